@@ -1,0 +1,162 @@
+"""The most corrected completions of a run, as text in which proposals and corrections stand side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from saki.analysis.page import missing, paragraph, section
+
+Decode = Callable[[list[int]], str]
+"""Token ids to text."""
+
+NUM_FILES = 8
+"""Most files of rollouts that a report reads, evenly spaced over the run."""
+NUM_SAMPLES = 5
+"""Samples shown."""
+NUM_TOKENS = 600
+"""Most tokens shown of a sample."""
+
+_REQUIRED = ("completion_ids", "correction_mask", "proposal_ids")
+_OPTIONAL = ("response_mask", "prompt_ids")
+
+
+@dataclass(frozen=True)
+class CorrectedSample:
+    """One completion with its corrections.
+
+    Attributes:
+        file: Name of the file that holds it.
+        row: Its row there.
+        prompt_ids: Prompt token ids; empty where the file does not have them.
+        completion_ids: [t] committed token ids.
+        proposal_ids: [t] the student's proposals.
+        corrected: [t] True where the proposal was rejected.
+    """
+
+    file: str
+    row: int
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    proposal_ids: tuple[int, ...]
+    corrected: tuple[bool, ...]
+
+    @property
+    def num_corrections(self) -> int:
+        """Number of corrected tokens."""
+        return sum(self.corrected)
+
+
+def most_corrected(files: Sequence[Path], count: int = NUM_SAMPLES) -> list[CorrectedSample]:
+    """The completions with the most corrections; ties go to the earlier file and row.
+
+    Args:
+        files: Parquet files with the token fields of a rollout batch as list columns, a row a completion. The lists
+            hold valid tokens only, or padding as well where there is a ``response_mask``.
+        count: Number of completions.
+
+    Returns:
+        Completions with at least one correction, most corrected first.
+
+    Raises:
+        ValueError: If a file is not readable parquet or lacks a column.
+    """
+    best: list[CorrectedSample] = []
+    for path in files:
+        best = sorted([*best, *_corrected_rows(path, count)], key=lambda sample: -sample.num_corrections)[:count]
+    return best
+
+
+def spaced(files: Sequence[Path], count: int = NUM_FILES) -> list[Path]:
+    """At most ``count`` files evenly spaced over a sequence, the first and the last among them."""
+    if len(files) <= count:
+        return list(files)
+    return [files[index] for index in np.linspace(0, len(files) - 1, count).round().astype(int)]
+
+
+def samples_section(folder: Path, decode: Decode | None) -> str:
+    """Section of the most corrected samples; where there are none it says so.
+
+    Args:
+        folder: The ``rollouts`` folder of a run.
+        decode: Token ids to text; without it ids are shown.
+    """
+    title = "The most corrected completions"
+    files = sorted(folder.glob("*.parquet"))
+    if not files:
+        return section(title, missing("Not there: the run folder has no rollouts."))
+    read = spaced(files)
+    samples = most_corrected(read)
+    where = f"{len(read)} of {len(files)} files of rollouts read"
+    if not samples:
+        return section(title, missing(f"No completion has a correction ({where})."))
+    legend = f"Struck out: the student's rejected proposal. Underlined: what was committed instead. {where}."
+    note = "" if decode else "Token ids are shown, since no decoder was given."
+    blocks = [block for sample in samples for block in (_heading(sample), _sample_html(sample, decode))]
+    return section(title, paragraph(legend, "faint"), paragraph(note, "faint"), *blocks)
+
+
+def _corrected_rows(path: Path, count: int) -> list[CorrectedSample]:
+    try:
+        names = pq.read_schema(path).names
+        absent = [name for name in _REQUIRED if name not in names]
+        if absent:
+            raise ValueError(f"{path} lacks the columns {', '.join(absent)}; expected the rollouts that a run writes")
+        table = pq.read_table(path, columns=[*_REQUIRED, *(name for name in _OPTIONAL if name in names)])
+    except (pa.ArrowException, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{path} is not readable parquet ({reason}); remove it or restore it") from error
+    corrected = table["correction_mask"].to_pylist()
+    valid = table["response_mask"].to_pylist() if "response_mask" in table.column_names else [None] * len(corrected)
+    counts = [sum(_kept(flags, mask)) for flags, mask in zip(corrected, valid, strict=True)]
+    chosen = sorted((row for row, number in enumerate(counts) if number), key=lambda row: (-counts[row], row))[:count]
+    return [_sample(path, row, table.slice(row, 1).to_pylist()[0]) for row in chosen]
+
+
+def _sample(path: Path, row: int, record: dict[str, list[int]]) -> CorrectedSample:
+    mask = record.get("response_mask")
+    return CorrectedSample(
+        file=path.name,
+        row=row,
+        prompt_ids=tuple(token for token in record.get("prompt_ids") or [] if token >= 0),
+        completion_ids=_kept(record["completion_ids"], mask),
+        proposal_ids=_kept(record["proposal_ids"], mask),
+        corrected=tuple(map(bool, _kept(record["correction_mask"], mask))),
+    )
+
+
+def _kept(values: Sequence[int], mask: Sequence[int] | None) -> tuple[int, ...]:
+    return tuple(values) if mask is None else tuple(value for value, keep in zip(values, mask, strict=True) if keep)
+
+
+def _heading(sample: CorrectedSample) -> str:
+    length = len(sample.completion_ids)
+    plural = "correction" if sample.num_corrections == 1 else "corrections"
+    return paragraph(f"{sample.file}, row {sample.row}: {sample.num_corrections} {plural} in {length} tokens")
+
+
+def _sample_html(sample: CorrectedSample, decode: Decode | None) -> str:
+    def text(ids: Sequence[int]) -> str:
+        shown = decode(list(ids)) if decode else "".join(f"{token} " for token in ids)
+        return escape(shown.replace("\0", "\N{REPLACEMENT CHARACTER}"))
+
+    pieces = [f'<span class="prompt">{text(sample.prompt_ids)}</span>'] if sample.prompt_ids else []
+    length = min(len(sample.completion_ids), NUM_TOKENS)
+    start = 0
+    for position in [index for index in range(length) if sample.corrected[index]] + [length]:
+        if position > start:
+            pieces.append(text(sample.completion_ids[start:position]))
+        if position < length:
+            proposal, committed = text(sample.proposal_ids[position : position + 1]), sample.completion_ids[position]
+            pieces.append(f"<del>{proposal}</del><ins>{text([committed])}</ins>")
+        start = position + 1
+    rest = len(sample.completion_ids) - length
+    if rest:
+        pieces.append(f'<span class="prompt"> … {rest} more tokens</span>')
+    return f'<div class="sample">{"".join(pieces)}</div>'

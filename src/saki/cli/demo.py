@@ -1,0 +1,150 @@
+"""``saki demo``: distil the embedded pair on this machine, and show what it did."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from saki import lab
+from saki.analysis.report import write_report
+from saki.cli.console import fresh_folder, git_commit, print_json, progress_bar
+from saki.cli.engines import model_engine
+from saki.config import CommandParser, write_resolved
+from saki.config.commands import CommonArguments, DemoArguments
+from saki.config.recipes import lab_config
+from saki.config.sources import prompt_rows
+from saki.evaluation import EvaluationResult, evaluate_model, lab_benchmarks, text_table
+from saki.functional import pinsker_bound
+from saki.models import load_causal_lm, load_tokenizer
+from saki.rollout import read_rollouts
+from saki.training import SakiTrainer
+
+SUMMARY = "Distil the embedded student from the embedded teacher on this machine, and write a report."
+EXAMPLE = "saki demo --out runs/demo --json"
+
+SAMPLING_SDS = 5.0
+"""A step's correction rate violates the bound when it lies above it by more than this many standard deviations."""
+
+
+class TeacherForwards:
+    """Counts the teacher's forwards by a module hook, beside the engine's own counters."""
+
+    def __init__(self, teacher: torch.nn.Module) -> None:
+        self.count = 0
+        self.handle = teacher.register_forward_hook(self._hook)
+
+    def _hook(self, *_: Any) -> None:
+        self.count += 1
+
+
+class AnnealCounts:
+    """Teacher forwards for q while the radius is above 0, and after it is 0: hook counts less scoring calls."""
+
+    def __init__(self, trainer: SakiTrainer, forwards: TeacherForwards) -> None:
+        self.during = self.after = 0
+        engine, generate = trainer.engine, trainer.engine.generate
+
+        def counted(prompts: Any, request: Any, progress: Any = None) -> Any:
+            forwards_before, scores_before = forwards.count, engine.stats().teacher_score_forwards
+            batch = generate(prompts, request, progress)
+            spent = forwards.count - forwards_before - (engine.stats().teacher_score_forwards - scores_before)
+            if request.trust_region_radius > 0:
+                self.during += spent
+            else:
+                self.after += spent
+            return batch
+
+        engine.generate = counted  # type: ignore[method-assign]
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run the command."""
+    parser = CommandParser([CommonArguments, DemoArguments], "saki demo", SUMMARY, EXAMPLE)
+    common, args = parser.parse(argv)
+    begin = time.perf_counter()
+    torch.set_num_threads(1)
+    folder = fresh_folder(common.out, "the demo") if common.out else Path(tempfile.mkdtemp(prefix="saki-demo-"))
+    tokenizer = load_tokenizer(str(lab.student_path()))
+    student = load_causal_lm(str(lab.student_path()), dtype=torch.float32)
+    teacher = load_causal_lm(str(lab.teacher_path()), dtype=torch.float32)
+    benchmarks = lab_benchmarks(args.num_problems)
+
+    def measure(model: torch.nn.Module, label: str) -> EvaluationResult:
+        engine = model_engine(model, tokenizer, batch_rows=512)
+        with progress_bar(f"evaluate {label}", "samples") as progress:
+            return evaluate_model(
+                engine, tokenizer, benchmarks, seed=args.seed, max_completion_length=64, progress=progress,
+                samples_path=folder / "samples" / label.replace(" ", "_"),
+            )  # fmt: skip
+
+    before, of_teacher = measure(student, "student before"), measure(teacher, "teacher")
+    config = lab_config(str(folder), method=args.method, max_steps=args.max_steps, seed=args.seed)
+    write_resolved(folder / "config.resolved.yaml", args, config)
+    trainer = SakiTrainer(
+        model=student,
+        teacher_model=teacher,
+        args=config,
+        train_dataset=prompt_rows("lab", seed=args.seed),
+        processing_class=tokenizer,
+    )
+    counts = AnnealCounts(trainer, TeacherForwards(teacher))
+    trainer.train()
+    trainer.save_model(str(folder / "model"))
+    after = measure(student, "student after")
+
+    results = {"student before": before, "student after": after, "teacher": of_teacher}
+    stored = {"before": before.to_json(), "after": after.to_json(), "teacher": of_teacher.to_json()}
+    (folder / "evaluation.json").write_text(json.dumps(stored, indent=2))
+    report = write_report(folder, decode=lambda ids: str(tokenizer.decode(ids)))
+    print()
+    print(text_table(results))
+    print()
+    positions, steps = pinsker_violations(folder / "rollouts")
+    seconds = time.perf_counter() - begin
+    print(f"corrections above the Pinsker bound: {positions} positions, {steps} steps")
+    print(f"teacher forwards for the bridge: {counts.during} while annealing, {counts.after} after")
+    print(f"report: {report}   ({seconds:.0f} s)")
+    if common.json:
+        print_json(
+            {
+                "mean_at_8_before": before.mean_at_k.value,
+                "mean_at_8_after": after.mean_at_k.value,
+                "pass_at_8_before": before.pass_at_k.value,
+                "pass_at_8_after": after.pass_at_k.value,
+                "teacher_mean_at_8": of_teacher.mean_at_k.value,
+                "pinsker_violations": positions + steps,
+                "teacher_q_forwards_during_anneal": counts.during,
+                "teacher_q_forwards_after_anneal": counts.after,
+                "seconds": round(seconds, 1),
+                "report": str(report),
+                "method": args.method,
+                "commit": git_commit(),
+            }
+        )
+    return 0
+
+
+def pinsker_violations(folder: Path) -> tuple[int, int]:
+    """Check every stored position and step against sqrt(radius / 2) (Eq. 11).
+
+    Returns:
+        Positions whose TV lies above the bound by more than 1e-5 relative, and steps whose realised correction
+        rate lies above it by more than :data:`SAMPLING_SDS` binomial standard deviations at the bound.
+    """
+    positions = steps = 0
+    for path in sorted(folder.glob("*.parquet")):
+        batch, _ = read_rollouts(path)
+        bound = pinsker_bound(batch.trust_region_radius)
+        mask = batch.response_mask
+        positions += int((batch.tv[mask].double() > bound * (1 + 1e-5)).sum())
+        tokens = batch.num_valid_tokens
+        rate = int(batch.correction_mask.sum()) / max(tokens, 1)
+        steps += rate > bound + SAMPLING_SDS * math.sqrt(bound * (1 - min(bound, 1.0)) / max(tokens, 1))
+    return positions, steps

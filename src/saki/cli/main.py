@@ -1,0 +1,73 @@
+"""``saki COMMAND``: finds the command, and turns errors into one sentence and an exit code."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import logging
+import sys
+import traceback
+from collections.abc import Sequence
+
+import saki
+
+COMMANDS = {
+    "demo": "distil the embedded pair and write a report",
+    "train": "distil a teacher into a student",
+    "rollout": "sample completions under a method's behavior policy",
+    "eval": "evaluate a model alone on benchmarks",
+    "lab": "the embedded pair: show it, or rebuild it from a seed",
+}
+
+USAGE = """usage: saki COMMAND [CONFIG.yaml] [--key value ...]
+
+commands:
+{commands}
+
+saki COMMAND --help shows the options and an example.
+example: saki demo --out runs/demo"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line.
+
+    Returns:
+        0 on success, 2 for a user's mistake (one sentence on stderr), 1 for a failure, 130 when interrupted.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(USAGE.format(commands="\n".join(f"  {name:9} {text}" for name, text in COMMANDS.items())))
+        return 0
+    if words[0] in ("-V", "--version"):
+        print(f"saki {saki.__version__}")
+        return 0
+    name = words[0]
+    if name not in COMMANDS:
+        nearest = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"did you mean {nearest[0]!r}?" if nearest else f"choose one of {', '.join(COMMANDS)}"
+        print(f"saki: unknown command {name!r}; {hint}", file=sys.stderr)
+        return 2
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    for noisy in ("httpx", "datasets", "fsspec", "urllib3", "transformers", "accelerate"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    try:
+        command = importlib.import_module(f"saki.cli.{name}")
+        return int(command.run(words[1:]) or 0)
+    except SystemExit as leave:  # --help
+        return int(leave.code or 0)
+    except KeyboardInterrupt:
+        print("saki: interrupted; what was written stays", file=sys.stderr)
+        return 130
+    except ValueError as error:
+        if "--traceback" in words:
+            traceback.print_exc()
+        print(f"saki: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except Exception as error:
+        traceback.print_exc()
+        print(f"saki: failed: {type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

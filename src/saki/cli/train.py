@@ -1,0 +1,94 @@
+"""``saki train``: distil a teacher into a student."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from saki.analysis.report import write_report
+from saki.cli.console import git_commit, print_json
+from saki.config import CommandParser, UsageError, write_resolved
+from saki.config.commands import CommonArguments, TrainArguments
+from saki.config.sources import model_path, prompt_rows
+from saki.models import load_causal_lm, load_tokenizer
+from saki.training import SakiConfig, SakiTrainer
+
+SUMMARY = "Distil a teacher into a student by a registered method. Every TrainingArguments field works as a key too."
+EXAMPLE = "saki train configs/lab.yaml --method trb --seed 1 --out runs/trb-1"
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run the command."""
+    parser = CommandParser([CommonArguments, TrainArguments, SakiConfig], "saki train", SUMMARY, EXAMPLE)
+    common, args, config = parser.parse(argv)
+    if common.out:
+        config.output_dir = common.out
+        config.logging_dir = None
+    for name in ("model", "teacher_model", "dataset"):
+        if getattr(args, name) is None:
+            raise UsageError(f"saki train needs --{name}; lab/student, lab/teacher and lab name the embedded ones")
+    folder = claim_run_folder(config.run_dir, args.resume)
+    student_path, teacher_path = model_path(args.model), model_path(args.teacher_model)
+    options = {"trust_remote_code": args.trust_remote_code}
+    tokenizer = load_tokenizer(student_path, revision=args.revision, **options)
+    teacher_tokenizer = load_tokenizer(teacher_path, **options)
+    student = load_causal_lm(student_path, dtype="float32", revision=args.revision, **options)
+    teacher = load_causal_lm(teacher_path, dtype=args.teacher_dtype, **options)
+    trainer = SakiTrainer(
+        model=student,
+        teacher_model=teacher,
+        args=config,
+        train_dataset=prompt_rows(args.dataset, args.dataset_split, config.seed),
+        eval_dataset=prompt_rows(args.eval_dataset, None, config.seed) if args.eval_dataset else None,
+        processing_class=tokenizer,
+        teacher_processing_class=teacher_tokenizer,
+        peft_config=lora_config(args.lora_rank, args.lora_alpha) if args.lora_rank else None,
+    )
+    write_resolved(folder / "config.resolved.yaml", common, args, config)
+    outcome = trainer.train(resume_from_checkpoint=True if args.resume else None)
+    trainer.save_model(str(folder / "model"))
+    report = write_report(folder, decode=lambda ids: str(tokenizer.decode(ids)))
+    print(f"model: {folder / 'model'}   report: {report}")
+    if common.json:
+        last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
+        print_json(
+            {
+                "steps": outcome.global_step,
+                "train_loss": outcome.training_loss,
+                "model": str(folder / "model"),
+                "report": str(report),
+                "seconds": last.get("train_runtime"),
+                "commit": git_commit(),
+            }
+        )
+    return 0
+
+
+def claim_run_folder(folder: Path, resume: bool) -> Path:
+    """The run folder: empty for a new run, with checkpoints for a resumed one.
+
+    Raises:
+        ValueError: If it is in use by an earlier run and ``--resume`` was not given, or cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        taken = sorted(path.name for path in folder.iterdir())
+    except OSError as error:
+        raise UsageError(f"cannot write to {folder}: {error.strerror}") from error
+    if taken and not resume:
+        raise UsageError(f"{folder} holds an earlier run ({taken[0]}, ...); add --resume to go on, or another --out")
+    return folder
+
+
+def lora_config(rank: int, alpha: int) -> object:
+    """A LoRA configuration on all linear layers.
+
+    Raises:
+        ValueError: If peft is not installed.
+    """
+    try:
+        from peft import LoraConfig
+    except ImportError:
+        raise UsageError("--lora_rank needs peft; install it with: pip install 'saki[peft]'") from None
+    return LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")

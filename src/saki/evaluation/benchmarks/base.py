@@ -1,0 +1,66 @@
+"""What a benchmark is: problems, right answers, a grader and where they come from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+GradeFunction = Callable[[Sequence[str], Sequence[str]], Sequence[bool | None]]
+"""Grades many completions at once: (completions, answers) to right, wrong, or None where time ran out.
+
+It takes all samples of a benchmark in one call, so that a slow grader can spread them over child processes
+with a deadline each.
+"""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A set of problems with a grader. One small file a benchmark (or a family of them) makes these.
+
+    Attributes:
+        name: Letters, digits, dots, dashes and underscores; names the file of samples and, with a problem's
+            index, its random numbers.
+        prompts: P prompts as text.
+        answers: P right answers, in the form that ``grade`` understands.
+        grade: Grader of many completions at once.
+        source: Where the problems come from, with the pinned revision.
+        chat: Whether a prompt is a user's message, to go through the chat template; else its text is tokenised as
+            it stands.
+    """
+
+    name: str
+    prompts: tuple[str, ...]
+    answers: tuple[str, ...]
+    grade: GradeFunction
+    source: str
+    chat: bool = False
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(
+                f"benchmark name {self.name!r} must be made of letters, digits, '.', '-' and '_' and begin with "
+                "a letter or digit, since it names a file"
+            )
+        if not self.prompts or len(self.prompts) != len(self.answers):
+            raise ValueError(
+                f"benchmark {self.name} has {len(self.prompts)} prompts and {len(self.answers)} answers; "
+                "expected as many answers as prompts, and at least one"
+            )
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+
+def grade_each(grade: Callable[[str, str], bool]) -> GradeFunction:
+    """Make a :data:`GradeFunction` of a quick grader that takes one completion and its answer.
+
+    Only for graders that always end soon: no deadline stands behind it.
+    """
+
+    def grade_all(completions: Sequence[str], answers: Sequence[str]) -> list[bool | None]:
+        return [grade(completion, answer) for completion, answer in zip(completions, answers, strict=True)]
+
+    return grade_all

@@ -1,0 +1,225 @@
+"""Evaluation of one model: sample every problem, grade, keep the samples, summarise."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from saki.data import render_prompts
+from saki.evaluation.benchmarks.base import Benchmark
+from saki.evaluation.metrics import EvaluationResult, SetResult
+from saki.evaluation.samples import SampleSet, grade_completions, read_samples, regrade_samples, write_samples
+from saki.functional.random import request_seed
+from saki.types import Prompt, RolloutBatch, RolloutRequest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from saki.rollout.protocol import ProgressCallback, RolloutEngine
+
+TRUNCATED_WARNING_SHARE = 0.2
+"""Above this share of samples cut by the length cap a warning is logged."""
+
+_NUM_KEYS = 2**32
+_logger = logging.getLogger(__name__)
+
+
+def prompt_key(benchmark: str, index: int) -> int:
+    """Identity of a problem in the random numbers: ``(crc32(name) + index) mod 2**32``.
+
+    It depends on the benchmark's name and the problem's index only, so a problem gets the same samples
+    whichever benchmarks are evaluated beside it, however many problems are taken and in whatever batch. The
+    seeds of evaluation and training differ by domain, so the keys of training prompts do not matter here.
+
+    Args:
+        benchmark: Name of the benchmark.
+        index: Index of the problem in it.
+
+    Returns:
+        Key in [0, 2**32).
+    """
+    return (zlib.crc32(benchmark.encode()) + index) % _NUM_KEYS
+
+
+def evaluate_model(
+    engine: RolloutEngine,
+    tokenizer: PreTrainedTokenizerBase,
+    benchmarks: Sequence[Benchmark],
+    *,
+    seed: int,
+    num_samples: int = 8,
+    k: int | None = None,
+    max_completion_length: int = 64,
+    prompt_suffix: str | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    progress: ProgressCallback | None = None,
+    samples_path: Path | None = None,
+) -> EvaluationResult:
+    """Sample the engine's student alone on every benchmark and grade it.
+
+    No teacher takes part: to evaluate a teacher, build an engine whose student it is. Temperature is 1, and
+    the stop tokens are the engine's. The random numbers are keyed by request seed, :func:`prompt_key`, sample
+    index and position, so equal weights, seed and problems give equal samples.
+
+    Args:
+        engine: Rollout engine; only its student-only path is used.
+        tokenizer: Tokenizer of the student.
+        benchmarks: The benchmarks.
+        seed: Run seed.
+        num_samples: Samples a problem, N.
+        k: The k of Mean@k and Pass@k; N if None.
+        max_completion_length: Most tokens a completion, end token included.
+        prompt_suffix: Text appended to every prompt. Prompts are rendered by :func:`saki.data.render_prompts`, as
+            in training, so equal settings give equal ids.
+        chat_template_kwargs: Variables for the chat template of benchmarks that use it; thinking is off unless
+            set here.
+        progress: Called with (samples finished, samples in all) over all benchmarks.
+        samples_path: Folder for one parquet file of samples a benchmark, each written as soon as the
+            benchmark is graded.
+
+    Returns:
+        The results, benchmarks in the order given.
+
+    Raises:
+        ValueError: If no benchmark is given, if two share a name or a key, or if k is out of range.
+    """
+    prompts = _render(tokenizer, benchmarks, prompt_suffix, chat_template_kwargs)
+    if k is not None and not 1 <= k <= num_samples:
+        raise ValueError(f"k must lie in [1, {num_samples}], the number of samples a problem, got {k}")
+    request = RolloutRequest(
+        seed=request_seed(seed, "eval", 0),
+        max_completion_length=max_completion_length,
+        num_generations=num_samples,
+        behavior="student",
+        trust_region_radius=0.0,
+        score_teacher=False,
+    )
+    num_rows = num_samples * sum(len(benchmark) for benchmark in benchmarks)
+    results: list[SetResult] = []
+    finished, seconds = 0, 0.0
+    for benchmark, benchmark_prompts in zip(benchmarks, prompts, strict=True):
+        begin = time.perf_counter()
+        batch = engine.generate(benchmark_prompts, request, _shifted(progress, finished, num_rows))
+        seconds += time.perf_counter() - begin
+        finished += len(batch)
+        samples = _grade_batch(benchmark, benchmark_prompts, batch, tokenizer, num_samples)
+        if samples_path is not None:
+            write_samples(samples_path, samples)
+        result = samples.summarise(k)
+        _warn(result, max_completion_length)
+        results.append(result)
+    return EvaluationResult.from_sets(results, seconds)
+
+
+def regrade(samples_path: Path, benchmarks: Sequence[Benchmark], *, k: int | None = None) -> EvaluationResult:
+    """Results of stored samples under the benchmarks' present answers and graders, without a model.
+
+    Args:
+        samples_path: Folder that :func:`evaluate_model` wrote samples to.
+        benchmarks: The benchmarks, with the prompts that were sampled.
+        k: The k of Mean@k and Pass@k; the number of stored samples if None.
+
+    Returns:
+        The results; the time of the rollouts is not known.
+
+    Raises:
+        ValueError: If a file is missing or belongs to other prompts.
+    """
+    stored = [regrade_samples(read_samples(samples_path, each.name), each) for each in benchmarks]
+    return EvaluationResult.from_sets([samples.summarise(k) for samples in stored])
+
+
+def _render(
+    tokenizer: PreTrainedTokenizerBase,
+    benchmarks: Sequence[Benchmark],
+    prompt_suffix: str | None,
+    chat_template_kwargs: Mapping[str, Any] | None,
+) -> list[list[Prompt]]:
+    """Prompts of each benchmark, under keys of the evaluation."""
+    if not benchmarks:
+        raise ValueError("expected at least one benchmark to evaluate, got none")
+    owners: dict[int, str] = {}
+    rendered = []
+    for benchmark in benchmarks:
+        rows = [
+            {"prompt": [{"role": "user", "content": text}] if benchmark.chat else text} for text in benchmark.prompts
+        ]
+        found = render_prompts(
+            rows,
+            tokenizer,
+            max_prompt_length=sys.maxsize,  # no problem may be left out
+            prompt_suffix=prompt_suffix,
+            chat_template_kwargs=chat_template_kwargs,
+        )
+        if found.rows != list(range(len(benchmark))):
+            missing = min(set(range(len(benchmark))) - set(found.rows))
+            raise ValueError(f"problem {missing} of benchmark {benchmark.name} has an empty prompt; give it a text")
+        prompts = []
+        for index, prompt in enumerate(found.prompts):
+            key = prompt_key(benchmark.name, index)
+            if key in owners:
+                raise ValueError(
+                    f"benchmarks {owners[key]} and {benchmark.name} share the prompt key {key}, so their samples "
+                    "would not be independent; rename one of them or evaluate them apart"
+                )
+            owners[key] = benchmark.name
+            prompts.append(Prompt(key=key, token_ids=prompt.token_ids))
+        rendered.append(prompts)
+    return rendered
+
+
+def _grade_batch(
+    benchmark: Benchmark,
+    prompts: Sequence[Prompt],
+    batch: RolloutBatch,
+    tokenizer: PreTrainedTokenizerBase,
+    num_samples: int,
+) -> SampleSet:
+    expected = [(prompt.key, sample) for prompt in prompts for sample in range(num_samples)]
+    assert list(zip(batch.prompt_keys.tolist(), batch.sample_indices.tolist(), strict=True)) == expected, (
+        "the engine did not return every sample of every prompt, prompt-major"
+    )
+    completions, num_tokens = [], []
+    for row, reason in enumerate(batch.finish_reasons):
+        ids = batch.completion_token_ids(row)
+        num_tokens.append(len(ids))
+        # By position, not by value: the last token of a stopped row is its stop token.
+        text_ids = ids[:-1] if reason == "stop" else ids
+        text = tokenizer.decode(text_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        assert isinstance(text, str)
+        completions.append(text)
+    return SampleSet(
+        benchmark=benchmark.name,
+        num_samples=num_samples,
+        prompts=benchmark.prompts,
+        answers=benchmark.answers,
+        completions=tuple(completions),
+        finish_reasons=batch.finish_reasons,
+        num_tokens=tuple(num_tokens),
+        verdicts=grade_completions(benchmark, completions, num_samples),
+    )
+
+
+def _shifted(progress: ProgressCallback | None, finished: int, num_rows: int) -> ProgressCallback | None:
+    if progress is None:
+        return None
+    return lambda rows, _: progress(finished + rows, num_rows)
+
+
+def _warn(result: SetResult, max_completion_length: int) -> None:
+    if result.truncated > TRUNCATED_WARNING_SHARE:
+        _logger.warning(
+            "%s: %.0f%% of the completions were cut at %d tokens; raise max_completion_length",
+            result.name,
+            100 * result.truncated,
+            max_completion_length,
+        )
+    if result.failed:
+        _logger.warning("%s: the model gave NaN in %d samples; they count as wrong", result.name, result.failed)
+    if result.timeouts:
+        _logger.warning("%s: grading of %d samples ran out of time; they count as wrong", result.name, result.timeouts)

@@ -1,0 +1,59 @@
+"""Keyed draws from a categorical law."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from saki.functional.random import RowKeys, Stream, keyed_uniforms
+
+RACE_MAX_VOCAB = 512
+"""Up to this many ids a draw is an exponential race; above, an inverse CDF (one uniform instead of V)."""
+
+
+def exponential_race(log_weights: Tensor, uniforms: Tensor) -> Tensor:
+    """argmin_v E_v / w_v with E_v = -log U_v: a draw with probabilities w / sum w.
+
+    Args:
+        log_weights: [..., V], need not be normalised; -inf never wins while a finite weight is there.
+        uniforms: [..., V] float64 in (0, 1).
+
+    Returns:
+        [...] int64.
+    """
+    return (log_weights - (-uniforms.log()).log()).argmax(dim=-1)
+
+
+def inverse_cdf(log_probs: Tensor, uniforms: Tensor) -> Tensor:
+    """First id whose cumulative probability exceeds U times the total, in float64.
+
+    Args:
+        log_probs: [..., V] float64.
+        uniforms: [...] float64 in (0, 1).
+
+    Returns:
+        [...] int64. An id of probability 0 is never returned.
+    """
+    cumulative = log_probs.exp().cumsum(dim=-1)
+    total = cumulative[..., -1]
+    # U times the total can round up to the total itself.
+    target = torch.minimum(uniforms * total, torch.nextafter(total, torch.zeros_like(total)))
+    ids = torch.searchsorted(cumulative, target.unsqueeze(-1), right=True).squeeze(-1)
+    return ids.clamp(max=log_probs.shape[-1] - 1)  # only a NaN row could point past the end
+
+
+def draw_proposals(log_p: Tensor, keys: RowKeys, positions: Tensor) -> Tensor:
+    """Draw the student's proposal z ~ p at each row's position (Eq. 3, 36).
+
+    Args:
+        log_p: [B, V] float64 log-probs.
+        keys: Identity of the B rows.
+        positions: [B] absolute response positions.
+
+    Returns:
+        [B] int64.
+    """
+    vocab = log_p.shape[-1]
+    if vocab <= RACE_MAX_VOCAB:
+        return exponential_race(log_p, keyed_uniforms(keys, positions, Stream.PROPOSAL, vocab))
+    return inverse_cdf(log_p, keyed_uniforms(keys, positions, Stream.PROPOSAL).squeeze(-1))

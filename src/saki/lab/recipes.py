@@ -1,0 +1,87 @@
+"""Supervised recipes of the embedded pair: model shapes, corpora and learning rates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """Sizes of a Qwen3 decoder with tied embeddings and as many key-value heads as query heads."""
+
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    mlp_size: int
+    head_size: int = 32
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One stretch of supervised training under its own cosine learning-rate curve, optimiser state afresh.
+
+    Attributes:
+        num_steps: Optimiser steps.
+        learning_rate: Peak of the cosine, which ends at 0.
+        slip_share: Share of traces that carry slips, in [0, 1].
+        slip_rate: Probability that a step of such a trace goes wrong, in [0, 1]; wrong values propagate.
+        num_warmup_steps: Steps of linear warm-up to the peak.
+    """
+
+    num_steps: int
+    learning_rate: float
+    slip_share: float = 0.0
+    slip_rate: float = 0.0
+    num_warmup_steps: int = 30
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one model of the pair is made, from its shape to its last phase.
+
+    Attributes:
+        name: Folder name and label.
+        shape: Model sizes.
+        phases: Training phases, in order.
+        batch_size: Traces a step.
+        adam_betas: Decay rates of AdamW's two moments.
+        weight_decay: Decoupled weight decay of matrices.
+        max_grad_norm: Clip of the global gradient norm.
+    """
+
+    name: str
+    shape: ModelShape
+    phases: tuple[Phase, ...]
+    batch_size: int = 64
+    adam_betas: tuple[float, float] = (0.9, 0.98)
+    weight_decay: float = 0.01
+    max_grad_norm: float = 1.0
+
+    @property
+    def num_steps(self) -> int:
+        """Optimiser steps of all phases together."""
+        return sum(phase.num_steps for phase in self.phases)
+
+    def shortened(self, num_steps: int) -> Recipe:
+        """Return the same recipe with at most ``num_steps`` steps in each phase, for quick trials and tests."""
+        return replace(
+            self, phases=tuple(replace(phase, num_steps=min(num_steps, phase.num_steps)) for phase in self.phases)
+        )
+
+
+TEACHER = Recipe(
+    name="teacher",
+    shape=ModelShape(hidden_size=128, num_layers=3, num_heads=4, mlp_size=384),
+    phases=(Phase(num_steps=488, learning_rate=4e-3), Phase(num_steps=677, learning_rate=2.5e-3)),
+)
+"""644,672 parameters, taught on clean traces."""
+
+STUDENT = Recipe(
+    name="student",
+    shape=ModelShape(hidden_size=64, num_layers=2, num_heads=2, mlp_size=192),
+    phases=(
+        Phase(num_steps=493, learning_rate=4e-3, slip_share=0.5, slip_rate=0.3),
+        Phase(num_steps=1480, learning_rate=2e-3, slip_share=0.73, slip_rate=0.45),
+    ),
+)
+"""109,248 parameters, weak by slips rather than by ignorance: a merely undertrained student cannot be distilled."""

@@ -1,0 +1,36 @@
+"""Loading models, checking that a pair fits, and toy models for tests."""
+
+from saki.models.architecture import (
+    VERIFIED_TYPES,
+    ArchitectureReport,
+    UnsupportedArchitectureError,
+    check_architecture,
+)
+from saki.models.compatibility import PairSpec, TokenizerMismatchError, logit_width, resolve_pair
+from saki.models.loading import ModelLoadError, ModelPair, load_causal_lm, load_pair, load_tokenizer
+from saki.models.merging import UnmergeableAdapterError, plain_state
+from saki.models.toy import TableLM, enumerate_sequences, tiny_llama, tiny_qwen3
+from saki.models.vocabulary import mask_padding_ids
+
+__all__ = [
+    "VERIFIED_TYPES",
+    "ArchitectureReport",
+    "ModelLoadError",
+    "ModelPair",
+    "PairSpec",
+    "TableLM",
+    "TokenizerMismatchError",
+    "UnmergeableAdapterError",
+    "UnsupportedArchitectureError",
+    "check_architecture",
+    "enumerate_sequences",
+    "load_causal_lm",
+    "load_pair",
+    "load_tokenizer",
+    "logit_width",
+    "mask_padding_ids",
+    "plain_state",
+    "resolve_pair",
+    "tiny_llama",
+    "tiny_qwen3",
+]

@@ -1,0 +1,26 @@
+"""Rollout engines: prompts in, :class:`saki.types.RolloutBatch` out."""
+
+from saki.rollout.decoder import Decoder, HFDecoder, StaleCacheError, TableDecoder
+from saki.rollout.protocol import EngineStats, RolloutEngine, ScoreResult, SyncReport
+from saki.rollout.resident import ResidentEngine
+from saki.rollout.sequential import SequentialSampler
+from saki.rollout.storage import RolloutFileError, read_rollouts, write_rollouts
+from saki.rollout.sync import WeightSyncError, model_checksum
+
+__all__ = [
+    "Decoder",
+    "EngineStats",
+    "HFDecoder",
+    "ResidentEngine",
+    "RolloutEngine",
+    "RolloutFileError",
+    "ScoreResult",
+    "SequentialSampler",
+    "StaleCacheError",
+    "SyncReport",
+    "TableDecoder",
+    "WeightSyncError",
+    "model_checksum",
+    "read_rollouts",
+    "write_rollouts",
+]

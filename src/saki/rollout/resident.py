@@ -1,0 +1,153 @@
+"""The default engine: student and teacher resident in one process, K proposals verified a wave (3.5, K.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from saki.rollout.clock import PhaseClock
+from saki.rollout.decoder import Decoder
+from saki.rollout.protocol import EngineStats, ProgressCallback, ScoreResult, SyncReport
+from saki.rollout.rows import check_request, expand_rows
+from saki.rollout.scoring import join_scores, score_rows
+from saki.rollout.sync import model_checksum, sync_decoder
+from saki.rollout.unit import WorkUnit
+from saki.types import Prompt, RolloutBatch, RolloutRequest
+
+
+class ResidentEngine:
+    """Speculative exact-q rollout in one process (a :class:`saki.rollout.protocol.RolloutEngine`).
+
+    A wave drafts up to K tokens with the student, verifies them in one teacher forward, and commits through
+    the first rejection. The sampled law is that of token-wise maximal coupling; tokens depend on the request,
+    the prompts and the weights, not on the block size or the batch.
+
+    Args:
+        student: Decoder that drafts. The engine owns it.
+        teacher: Decoder that verifies and scores. None allows student-only rollouts without scores.
+        stop_token_ids: Ids that end a completion; a committed one is its last valid position.
+        max_batch_rows: Most rows that roll out together; more are taken in turn.
+        prefill_chunk: Prompt positions per prefill forward.
+
+    Raises:
+        ValueError: If the two models' vocabularies differ or a limit is below 1.
+    """
+
+    def __init__(
+        self,
+        student: Decoder,
+        teacher: Decoder | None,
+        stop_token_ids: Sequence[int],
+        *,
+        max_batch_rows: int = 64,
+        prefill_chunk: int = 512,
+    ) -> None:
+        if teacher is not None and teacher.vocab_size != student.vocab_size:
+            raise ValueError(
+                f"student and teacher must share a vocabulary, got {student.vocab_size} and {teacher.vocab_size} ids"
+            )
+        if max_batch_rows < 1 or prefill_chunk < 1:
+            raise ValueError(
+                f"max_batch_rows and prefill_chunk must be at least 1, got {max_batch_rows} and {prefill_chunk}"
+            )
+        self._student, self._teacher = student, teacher
+        self._stop_ids = torch.tensor(sorted(set(stop_token_ids)), dtype=torch.long, device=student.device)
+        self._max_batch_rows, self._prefill_chunk = max_batch_rows, prefill_chunk
+        self._stats, self._clock = EngineStats(), PhaseClock()
+
+    def generate(
+        self, prompts: Sequence[Prompt], request: RolloutRequest, progress: ProgressCallback | None = None
+    ) -> RolloutBatch:
+        """Roll out every sample of every prompt.
+
+        Args:
+            prompts: Rendered prompts.
+            request: What to sample; see :class:`RolloutRequest`.
+            progress: Called with (rows finished, rows in all).
+
+        Returns:
+            The batch, rows prompt-major. On the student-only path the teacher is asked once for scores, after
+            the rollout, if the request wants them.
+
+        Raises:
+            ValueError: If a prompt does not fit the models, or the request needs a teacher that is not there.
+        """
+        limits = [d.max_positions for d in (self._student, self._teacher) if d is not None and d.max_positions]
+        check_request(prompts, request, self._student.vocab_size, min(limits, default=None))
+        if self._teacher is None and (not request.student_only or request.score_teacher):
+            raise ValueError(
+                "this engine has no teacher; ask for behavior='student' with score_teacher=False, or give it one"
+            )
+        rows = expand_rows(prompts, request.num_generations)
+        finished = 0
+        batches = []
+
+        def on_finished(count: int) -> None:
+            nonlocal finished
+            finished += count
+            if progress is not None and count:
+                progress(finished, len(rows))
+
+        for begin in range(0, len(rows), self._max_batch_rows):
+            unit = WorkUnit(
+                self._student,
+                self._teacher,
+                self._stop_ids,
+                rows[begin : begin + self._max_batch_rows],
+                request,
+                self._stats,
+                self._clock,
+                self._prefill_chunk,
+            )
+            batches.append(unit.run(on_finished))
+        batch = RolloutBatch.concatenate(batches)
+        if request.student_only and request.score_teacher:
+            scores = self.score(batch)
+            batch = replace(batch, teacher_logprobs=scores.logprobs, teacher_mode_ids=scores.mode_ids)
+        return batch
+
+    def score(self, batch: RolloutBatch, model: Literal["student", "teacher"] = "teacher") -> ScoreResult:
+        """Log-probs and modes of the committed tokens under one of the models.
+
+        Raises:
+            ValueError: If the engine has no such model.
+        """
+        decoder = self._student if model == "student" else self._teacher
+        if decoder is None:
+            raise ValueError("this engine has no teacher to score with")
+        parts = []
+        with self._clock.phase("score"):
+            for begin in range(0, len(batch), self._max_batch_rows):
+                rows = range(begin, min(begin + self._max_batch_rows, len(batch)))
+                part, forwards = score_rows(decoder, batch.select(rows))
+                parts.append(part)
+                if model == "teacher":
+                    self._stats.teacher_score_forwards += forwards
+                else:
+                    self._stats.student_forwards += forwards
+        return join_scores(parts, batch.student_logprobs)
+
+    def sync_student(self, weights: Iterable[tuple[str, Tensor]], version: int) -> SyncReport:
+        """Replace the student's weights; see :func:`saki.rollout.sync.sync_decoder`."""
+        return sync_decoder(self._student, weights, version)
+
+    def student_checksum(self) -> str:
+        """Checksum of the student tensors that draft."""
+        return model_checksum(self._student.named_tensors())
+
+    def teacher_checksum(self) -> str | None:
+        """Checksum of the teacher tensors, or None without a teacher."""
+        return model_checksum(self._teacher.named_tensors()) if self._teacher is not None else None
+
+    def stats(self) -> EngineStats:
+        """Counters since the engine was made (a copy)."""
+        return replace(self._stats, seconds=dict(self._clock.seconds))
+
+    def close(self) -> None:
+        """Drop counters and let go of the models' device memory at the next collection."""
+        if self._student.device.type == "cuda":
+            torch.cuda.empty_cache()

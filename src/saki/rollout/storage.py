@@ -1,0 +1,157 @@
+"""Rollouts on disk: parquet, one row a completion, with a schema version."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from saki.rollout.recorder import METADATA
+from saki.types import RolloutBatch, fill_value
+
+SCHEMA_VERSION = 1
+"""Written into the file's metadata; readers refuse other versions."""
+
+_KEY = b"saki"
+
+
+class RolloutFileError(ValueError):
+    """A rollout file is missing, damaged or of another version."""
+
+
+def rollout_schema(float_dtype: torch.dtype = torch.float32) -> pa.Schema:
+    """Columns of a rollout file. List columns hold one value per valid response token.
+
+    Args:
+        float_dtype: float32, or float64 (list<double>) for rollouts of float64 models.
+
+    =======================  =================  ==========================================================
+    column                   type               meaning
+    =======================  =================  ==========================================================
+    prompt_key               int64              row of the prompt in the data set before filtering
+    sample_index             int64              which sample of the prompt
+    finish_reason            string             stop, length or nan
+    student_version          int64              weight version that drafted
+    trust_region_radius      double             nats
+    seed                     uint64             request seed
+    prompt_ids               list<int32>        prompt tokens
+    completion_ids           list<int32>        committed tokens y, the end token included
+    proposal_ids             list<int32>        proposals z
+    correction_mask          list<bool>         true where z was rejected
+    student_logprobs         list<float>        log p(y), nats
+    behavior_logprobs        list<float>        log q(y), nats
+    teacher_logprobs         list<float>        log T(y), nats; null where the rollout was not scored
+    teacher_mode_ids         list<int32>        argmax of T; null where not scored
+    beta                     list<float>        bridge coefficient
+    kl                       list<float>        KL(q||p), nats
+    tv                       list<float>        TV(p, q)
+    acceptance_probability   list<float>        min(1, q(z)/p(z))
+    =======================  =================  ==========================================================
+    """
+    real = pa.float64() if float_dtype == torch.float64 else pa.float32()
+    types = {torch.long: pa.list_(pa.int32()), torch.bool: pa.list_(pa.bool_()), None: pa.list_(real)}
+    columns = [
+        ("prompt_key", pa.int64()),
+        ("sample_index", pa.int64()),
+        ("finish_reason", pa.string()),
+        ("student_version", pa.int64()),
+        ("trust_region_radius", pa.float64()),
+        ("seed", pa.uint64()),
+        ("prompt_ids", pa.list_(pa.int32())),
+    ]
+    return pa.schema(columns + [(name, types[dtype]) for name, dtype in METADATA.items()])
+
+
+def write_rollouts(path: Path, batch: RolloutBatch, facts: dict[str, str] | None = None) -> None:
+    """Write a batch to one parquet file, under a temporary name first.
+
+    Args:
+        path: The file.
+        batch: What to write. Values that the rollout does not have become nulls.
+        facts: Strings to keep in the file's metadata, for example the method.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = range(len(batch))
+    columns: dict[str, list[object]] = {
+        "prompt_key": batch.prompt_keys.tolist(),
+        "sample_index": batch.sample_indices.tolist(),
+        "finish_reason": list(batch.finish_reasons),
+        "student_version": [batch.student_version] * len(batch),
+        "trust_region_radius": [batch.trust_region_radius] * len(batch),
+        "seed": [batch.seed] * len(batch),
+        "prompt_ids": [batch.prompt_token_ids(row) for row in rows],
+    }
+    for name, dtype in METADATA.items():
+        values = getattr(batch, name)
+        missing = torch.isnan(values) if dtype is None else (values == -1) if dtype == torch.long else None
+        column: list[object] = []
+        for row in rows:
+            mask = batch.response_mask[row]
+            unknown = missing is not None and bool(mask.any()) and bool(missing[row][mask].all())
+            column.append(None if unknown else values[row][mask].tolist())
+        columns[name] = column
+    meta = json.dumps({"schema_version": SCHEMA_VERSION, "facts": facts or {}})
+    schema = rollout_schema(batch.student_logprobs.dtype).with_metadata({_KEY: meta.encode()})
+    table = pa.Table.from_pydict(columns, schema=schema)
+    staged = path.with_suffix(path.suffix + ".tmp")
+    pq.write_table(table, staged)
+    os.replace(staged, path)
+
+
+def read_rollouts(path: Path) -> tuple[RolloutBatch, dict[str, str]]:
+    """Read a rollout file back.
+
+    Returns:
+        The batch, in the dtype it was written in, and the facts of its metadata.
+
+    Raises:
+        RolloutFileError: If the file is missing, damaged, empty or of another schema version.
+    """
+    if not path.is_file():
+        raise RolloutFileError(f"there is no rollout file {path}")
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise RolloutFileError(f"{path} is not a readable parquet file ({str(error).splitlines()[0]})") from error
+    raw = (table.schema.metadata or {}).get(_KEY)
+    if raw is None:
+        raise RolloutFileError(f"{path} is parquet, but not a rollout file of saki")
+    meta = json.loads(raw)
+    if meta["schema_version"] != SCHEMA_VERSION:
+        raise RolloutFileError(f"{path} has schema version {meta['schema_version']}, this saki reads {SCHEMA_VERSION}")
+    if table.num_rows == 0:
+        raise RolloutFileError(f"{path} holds no rollout")
+    columns = table.to_pydict()
+    lengths = torch.tensor([len(ids) for ids in columns["completion_ids"]])
+    width = max(int(lengths.max()), 1)
+    prompt_lengths = torch.tensor([len(ids) for ids in columns["prompt_ids"]])
+    prompt_width = int(prompt_lengths.max())
+    is_double = table.schema.field("student_logprobs").type.value_type == pa.float64()
+    float_dtype = torch.float64 if is_double else torch.float32
+    tensors = {}
+    for name, dtype in METADATA.items():
+        actual = dtype or float_dtype
+        tensors[name] = torch.full((table.num_rows, width), fill_value(actual), dtype=actual)
+        for row, values in enumerate(columns[name]):
+            if values:
+                tensors[name][row, : len(values)] = torch.tensor(values, dtype=actual)
+    prompt_ids = torch.full((table.num_rows, prompt_width), -1, dtype=torch.long)
+    for row, ids in enumerate(columns["prompt_ids"]):
+        prompt_ids[row, prompt_width - len(ids) :] = torch.tensor(ids, dtype=torch.long)
+    batch = RolloutBatch(
+        prompt_ids=prompt_ids,
+        prompt_mask=torch.arange(prompt_width) >= prompt_width - prompt_lengths.unsqueeze(1),
+        response_mask=torch.arange(width) < lengths.unsqueeze(1),
+        prompt_keys=torch.tensor(columns["prompt_key"], dtype=torch.long),
+        sample_indices=torch.tensor(columns["sample_index"], dtype=torch.long),
+        finish_reasons=tuple(columns["finish_reason"]),
+        student_version=columns["student_version"][0],
+        trust_region_radius=columns["trust_region_radius"][0],
+        seed=columns["seed"][0],
+        **tensors,
+    )
+    return batch, meta["facts"]

@@ -1,0 +1,7 @@
+"""The trainer, on ``transformers.Trainer``."""
+
+from saki.training.checkpoint import CheckpointError
+from saki.training.config import SakiConfig
+from saki.training.trainer import SakiTrainer, TrainingDivergedError
+
+__all__ = ["CheckpointError", "SakiConfig", "SakiTrainer", "TrainingDivergedError"]

@@ -1,0 +1,139 @@
+"""Configuration of :class:`saki.training.trainer.SakiTrainer`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainingArguments
+
+from saki.methods import get_method
+from saki.objectives import constant, linear_anneal
+
+
+@dataclass
+class SakiConfig(TrainingArguments):
+    """Arguments of a distillation run: the library's ``TrainingArguments`` and the fields below.
+
+    Defaults are the paper's (Table 5): 64 prompts with 8 completions a step, constant learning rate 1e-6, AdamW with
+    weight decay 0.01, gradient clipping at 1.0, radius 0.02 annealed to 0 over 50 of 200 steps, K = 8. Completions,
+    not prompts, are what ``per_device_train_batch_size`` counts; gradient accumulation follows from the step's size.
+    """
+
+    output_dir: str | None = field(default="runs/saki", metadata={"help": "Run folder."})
+    method: str = field(
+        default="saki",
+        metadata={"help": "Registered method (opd, trb, saki, ...) or package.module:attribute of your own."},
+    )
+    trust_region_radius: float = field(
+        default=0.02, metadata={"help": "Bound on KL(q||p) at step 1, in nats. 0 rolls out the student alone."}
+    )
+    radius_schedule: str = field(
+        default="linear", metadata={"help": "How the radius changes: 'linear' to 0 over radius_anneal_steps, 'constant'."}
+    )
+    radius_anneal_steps: int = field(
+        default=50, metadata={"help": "Steps over which the linear schedule takes the radius to 0."}
+    )
+    block_size: int = field(default=8, metadata={"help": "Proposals per verification wave (K)."})
+    prompts_per_step: int = field(default=64, metadata={"help": "Prompts per optimizer step, over all ranks."})
+    num_generations: int = field(default=8, metadata={"help": "Completions per prompt."})
+    max_prompt_length: int = field(default=1024, metadata={"help": "Longer prompts are skipped and counted (tokens)."})
+    max_completion_length: int = field(default=7168, metadata={"help": "Most tokens per completion."})
+    advantage_clip: float | None = field(
+        default=10.0, metadata={"help": "Bound on the sampled log-ratio |A| in nats; null for none."}
+    )
+    rollout_batch_rows: int = field(default=64, metadata={"help": "Completions that roll out together in the engine."})
+    rollout_dtype: str = field(
+        default="auto",
+        metadata={"help": "Dtype of the engine's student: auto (bfloat16 under bf16, else the trainer's), float32, bfloat16."},
+    )
+    loss_chunk_tokens: int = field(
+        default=1024, metadata={"help": "Response tokens whose full-vocabulary logits exist at once in the loss."}
+    )
+    prompt_suffix: str | None = field(default=None, metadata={"help": "Text appended to every prompt."})
+    chat_template_kwargs: dict[str, Any] | str | None = field(
+        default=None, metadata={"help": "Passed to the chat template (JSON); thinking is off unless set here."}
+    )
+    save_rollouts_steps: int = field(
+        default=1, metadata={"help": "Write every n-th step's rollout to rollouts/*.parquet; 0 for none."}
+    )
+    eval_num_generations: int = field(default=1, metadata={"help": "Completions per prompt of eval_dataset."})
+
+    learning_rate: float = field(default=1e-6, metadata={"help": "Peak learning rate of AdamW."})
+    weight_decay: float = field(default=0.01, metadata={"help": "Weight decay of AdamW."})
+    lr_scheduler_type: str = field(default="constant", metadata={"help": "Learning-rate schedule of the library."})
+    max_steps: int = field(default=200, metadata={"help": "Optimizer steps; -1 to count num_train_epochs instead."})
+    per_device_train_batch_size: int = field(default=8, metadata={"help": "Completions per device and micro-batch."})
+    logging_steps: float = field(default=1, metadata={"help": "Steps between log lines."})
+    save_steps: float = field(default=50, metadata={"help": "Steps between checkpoints."})
+    report_to: None | str | list[str] = field(
+        default="tensorboard", metadata={"help": "Trackers: tensorboard, wandb, trackio, none, ..."}
+    )
+    bf16: bool = field(default=False, metadata={"help": "bfloat16 autocast for the update (weights stay float32)."})
+    remove_unused_columns: bool = field(default=False, metadata={"help": "Must stay off: prompts are columns."})
+    logging_nan_inf_filter: bool = field(default=False, metadata={"help": "Must stay off: a NaN loss must show."})
+
+    _VALID_DICT_FIELDS = [*TrainingArguments._VALID_DICT_FIELDS, "chat_template_kwargs"]
+
+    def __post_init__(self) -> None:
+        """Check the fields and derive gradient accumulation.
+
+        Raises:
+            ValueError: One sentence per mistake.
+        """
+        get_method(self.method)
+        for name, least in (
+            ("block_size", 1),
+            ("prompts_per_step", 1),
+            ("num_generations", 1),
+            ("max_prompt_length", 1),
+            ("max_completion_length", 1),
+            ("rollout_batch_rows", 1),
+            ("loss_chunk_tokens", 1),
+            ("radius_anneal_steps", 1),
+            ("eval_num_generations", 1),
+            ("save_rollouts_steps", 0),
+        ):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if self.radius_schedule not in ("linear", "constant"):
+            raise ValueError(f"radius_schedule must be 'linear' or 'constant', got {self.radius_schedule!r}")
+        if self.rollout_dtype not in ("auto", "float32", "bfloat16", "float64"):
+            raise ValueError(f"rollout_dtype must be auto, float32, float64 or bfloat16, got {self.rollout_dtype!r}")
+        if self.advantage_clip is not None and self.advantage_clip <= 0:
+            raise ValueError(f"advantage_clip must be positive or null, got {self.advantage_clip}")
+        if self.remove_unused_columns or self.logging_nan_inf_filter:
+            raise ValueError("remove_unused_columns and logging_nan_inf_filter must stay off in saki")
+        if self.auto_find_batch_size:
+            raise ValueError("auto_find_batch_size would change the step's rollout; set per_device_train_batch_size")
+        self.radius_at(1)
+        super().__post_init__()
+        self._derive_accumulation()
+
+    def _derive_accumulation(self) -> None:
+        completions = self.prompts_per_step * self.num_generations
+        per_micro_step = self.per_device_train_batch_size * max(1, self.n_gpu) * self.world_size
+        if completions % per_micro_step:
+            raise ValueError(
+                f"prompts_per_step * num_generations = {completions} must be a multiple of "
+                f"per_device_train_batch_size * devices = {per_micro_step}; change one of them"
+            )
+        derived = completions // per_micro_step
+        if self.gradient_accumulation_steps not in (1, derived):
+            raise ValueError(
+                f"gradient_accumulation_steps follows from the step's size and is {derived} here, got "
+                f"{self.gradient_accumulation_steps}; leave it out"
+            )
+        self.gradient_accumulation_steps = derived
+
+    def radius_at(self, step: int) -> float:
+        """Trust-region radius at an optimizer step (1-based), nats."""
+        if self.radius_schedule == "constant":
+            return constant(self.trust_region_radius, step)
+        return linear_anneal(self.trust_region_radius, step, self.radius_anneal_steps)
+
+    @property
+    def run_dir(self) -> Path:
+        """The run folder."""
+        return Path(str(self.output_dir))

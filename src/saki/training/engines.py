@@ -1,0 +1,42 @@
+"""The engine of a trainer: modules of its own, beside the trainable ones."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+
+from saki.models import PairSpec
+from saki.rollout import HFDecoder, ResidentEngine
+
+
+def resident_engine(
+    student: nn.Module,
+    teacher: nn.Module | None,
+    spec: PairSpec,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    max_batch_rows: int,
+) -> ResidentEngine:
+    """A :class:`ResidentEngine` whose student is a copy of the trainable model (LoRA merged on the copy).
+
+    Args:
+        student: The trainable model, plain or PEFT; it is left as it is.
+        teacher: The teacher; the engine takes it over.
+        spec: Shared vocabulary and stop set.
+        dtype: Dtype of the copy.
+        device: Where both models run.
+        max_batch_rows: Rows that roll out together.
+    """
+    own: Any = copy.deepcopy(student)
+    if hasattr(own, "merge_and_unload"):
+        own = own.merge_and_unload()
+    own.gradient_checkpointing_disable()
+    own = own.to(device=device, dtype=dtype)
+    decoder = HFDecoder(own, spec.vocab_size)
+    decoder.version = -1  # nothing has been synced yet
+    verifier = HFDecoder(teacher.to(device), spec.vocab_size) if teacher is not None else None
+    return ResidentEngine(decoder, verifier, spec.stop_token_ids, max_batch_rows=max_batch_rows)

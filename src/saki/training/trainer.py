@@ -1,0 +1,463 @@
+"""The trainer: rollouts in ``get_batch_samples``, a method's losses in ``compute_loss``, the rest is the library's."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase, Trainer, TrainerCallback
+from transformers.trainer_callback import TrainerControl
+from transformers.trainer_utils import rotate_checkpoints
+
+import saki
+from saki.data import RenderedPrompts, collate_rollout, render_prompts
+from saki.functional import request_seed
+from saki.methods import Method, get_method
+from saki.models import load_causal_lm, load_tokenizer, plain_state, resolve_pair
+from saki.objectives import TokenTargets
+from saki.rollout import RolloutEngine, write_rollouts
+from saki.training.callbacks import MetricsFileCallback
+from saki.training.checkpoint import (
+    STAGING,
+    CheckpointError,
+    check_checkpoint,
+    last_good_checkpoint,
+    publish,
+    write_manifest,
+)
+from saki.training.config import SakiConfig
+from saki.training.engines import resident_engine
+from saki.training.metrics import MetricSums, record_rollout, record_update
+from saki.training.policy import PolicyHead
+from saki.training.sampler import CompletionDataset, StepSampler, keep_as_list
+from saki.types import Prompt, RolloutBatch, RolloutRequest
+
+logger = logging.getLogger(__name__)
+
+EvalGrader = Callable[[str, str], bool]
+"""(completion text, reference answer) -> correct."""
+
+
+class TrainingDivergedError(RuntimeError):
+    """The loss of a step is not a finite number."""
+
+
+class SakiTrainer(Trainer):
+    """Distils a teacher into a student by any registered method.
+
+    A step: the engine gets the student's weights, rolls out ``prompts_per_step`` prompts with ``num_generations``
+    samples each, the method routes every token to one of its losses, and the library's loop does the update.
+
+    Args:
+        model: The student: a causal LM, or a folder or hub name to load as float32.
+        teacher_model: The teacher: a causal LM (the engine takes it over), or a folder or hub name.
+        args: The configuration.
+        train_dataset: Rows with a ``prompt`` column, plain text or conversational.
+        eval_dataset: Rows of the same form to roll out with the student alone; an ``answer`` column is graded
+            when ``eval_grader`` is there.
+        processing_class: The student's tokenizer; loaded from ``model`` when that is a name.
+        teacher_processing_class: The teacher's tokenizer, to be compared; loaded from ``teacher_model`` when that
+            is a name.
+        method: A method record, instead of the one that ``args.method`` names.
+        engine: A rollout engine of your own; by default a :class:`saki.rollout.ResidentEngine`.
+        peft_config: Train an adapter of this configuration instead of the whole student.
+        eval_grader: Grades completions of ``eval_dataset``.
+        callbacks: More callbacks.
+        optimizers: Optimizer and scheduler, as in the library.
+
+    Raises:
+        ValueError: If models, tokenizers, prompts and configuration do not fit together; one sentence says where.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | str,
+        teacher_model: nn.Module | str,
+        args: SakiConfig,
+        train_dataset: Any,
+        eval_dataset: Any = None,
+        processing_class: PreTrainedTokenizerBase | None = None,
+        teacher_processing_class: PreTrainedTokenizerBase | None = None,
+        method: Method | None = None,
+        engine: RolloutEngine | None = None,
+        peft_config: Any = None,
+        eval_grader: EvalGrader | None = None,
+        callbacks: list[TrainerCallback] | None = None,
+        optimizers: tuple[Any, Any] = (None, None),
+    ) -> None:
+        if isinstance(model, str):
+            processing_class = processing_class or load_tokenizer(model)
+            model = load_causal_lm(model, dtype=torch.float32)
+        if isinstance(teacher_model, str):
+            teacher_processing_class = teacher_processing_class or load_tokenizer(teacher_model)
+            teacher_model = load_causal_lm(teacher_model)
+        if processing_class is None:
+            raise ValueError("processing_class is needed when model is not a name; pass the student's tokenizer")
+        self.method = method or get_method(args.method)
+        self.pair = resolve_pair(model, teacher_model, processing_class, teacher_processing_class)
+        for note in self.pair.notes:
+            logger.info(note)
+        if peft_config is not None:
+            from peft import get_peft_model
+
+            model = get_peft_model(model, peft_config)  # type: ignore[arg-type]
+        self.prompts = _render(train_dataset, processing_class, args)
+        self.eval_prompts = _render(eval_dataset, processing_class, args) if eval_dataset is not None else None
+        self.eval_grader = eval_grader
+        self._eval_rows = eval_dataset
+        self._completions = CompletionDataset(len(self.prompts.prompts), args.num_generations)
+        self._sums = MetricSums()
+        self._checkpoint_root = args.run_dir / "checkpoints"
+        self._rollout_done_at: float | None = None
+        super().__init__(
+            model=model,
+            args=args,
+            train_dataset=self._completions,
+            eval_dataset=eval_dataset,
+            processing_class=processing_class,
+            data_collator=keep_as_list,
+            callbacks=[MetricsFileCallback(args.run_dir / "metrics.jsonl"), *(callbacks or [])],
+            optimizers=optimizers,
+        )
+        self.model_accepts_loss_kwargs = True
+        self._policy = PolicyHead(model, self.pair.vocab_size, args.loss_chunk_tokens)
+        self.engine: RolloutEngine = engine or resident_engine(
+            model,
+            teacher_model,
+            self.pair,
+            dtype=self._rollout_dtype(),
+            device=args.device,
+            max_batch_rows=args.rollout_batch_rows,
+        )
+        self._synced_version: int | None = None
+
+    # ---- data ----------------------------------------------------------------------------------------------------
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> StepSampler:
+        args = self._args
+        seed = args.data_seed if args.data_seed is not None else args.seed
+        return StepSampler(self._completions, args.prompts_per_step, seed)
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> tuple[list[dict[str, Tensor]], Tensor]:
+        """One step's rollout, cut into its micro-batches, and N_valid over all ranks (Eq. 84).
+
+        Nothing here reads or moves global random state: on resume it is restored after the first call.
+        """
+        micro_items = [next(epoch_iterator) for _ in range(num_batches)]
+        step = self.state.global_step + 1
+        self._sync_engine(self.state.global_step)
+        batch = self._rollout([item for items in micro_items for item in items], step)
+        routes = self.method.route(batch)
+        record_rollout(self._sums, batch)
+        num_valid = torch.tensor(batch.num_valid_tokens, device=device)
+        num_valid = self.accelerator.reduce(num_valid, reduction="sum")
+        micro_batches, begin = [], 0
+        for items in micro_items:
+            rows = range(begin, begin + len(items))
+            micro = collate_rollout(batch, rows, self._pad_token_id)
+            micro["routes"] = routes[rows.start : rows.stop, : micro["response_mask"].shape[1]]
+            micro_batches.append(micro)
+            begin = rows.stop
+        self._rollout_done_at = time.perf_counter()
+        return micro_batches, num_valid
+
+    def _rollout(self, items: Sequence[dict[str, int]], step: int) -> RolloutBatch:
+        """Roll out the completions of a step; row i belongs to item i."""
+        args = self._args
+        samples: dict[int, list[int]] = {}
+        for item in items:
+            samples.setdefault(item["prompt"], []).append(item["sample"])
+        prompts = [
+            replace(self.prompts.prompts[index], sample_indices=tuple(chosen)) for index, chosen in samples.items()
+        ]
+        request = RolloutRequest(
+            seed=request_seed(args.seed, "train", step),
+            max_completion_length=args.max_completion_length,
+            num_generations=args.num_generations,
+            behavior=self.method.behavior,
+            trust_region_radius=args.radius_at(step) if self.method.behavior == "bridge" else 0.0,
+            block_size=args.block_size,
+        )
+        begin, before = time.perf_counter(), self.engine.stats()
+        batch = self.engine.generate(prompts, request)
+        seconds, after = time.perf_counter() - begin, self.engine.stats()
+        score_seconds = after.seconds.get("score", 0.0) - before.seconds.get("score", 0.0)
+        self._sums.add("time/rollout_s", seconds - score_seconds, 1)
+        self._sums.add("time/score_s", score_seconds, 1)
+        self._sums.add("time/tokens_per_s", batch.num_valid_tokens, seconds)
+        self._sums.set("rollout/teacher_q_forwards", after.teacher_q_forwards - before.teacher_q_forwards)
+        order = {prompt: place for place, prompt in enumerate(samples)}
+        if [order[item["prompt"]] for item in items] != sorted(order[item["prompt"]] for item in items):
+            batch = batch.select(_rows_of(items, samples))
+        if args.save_rollouts_steps and step % args.save_rollouts_steps == 0:
+            suffix = f"-rank{args.process_index}" if args.world_size > 1 else ""
+            path = args.run_dir / "rollouts" / f"step-{step:06d}{suffix}.parquet"
+            write_rollouts(path, batch, {"method": self.method.name, "step": str(step)})
+        self._warn_of(batch, step)
+        return batch
+
+    def _warn_of(self, batch: RolloutBatch, step: int) -> None:
+        for row, reason in enumerate(batch.finish_reasons):
+            if reason == "nan":
+                logger.warning(
+                    "step %d: prompt %d, sample %d ended after %d tokens because a model gave NaN",
+                    step, int(batch.prompt_keys[row]), int(batch.sample_indices[row]), int(batch.lengths[row]),
+                )  # fmt: skip
+        truncated = sum(reason == "length" for reason in batch.finish_reasons) / len(batch)
+        if step == 1 and truncated > 0.5:
+            logger.warning(
+                "%.0f%% of the completions of step 1 reached max_completion_length = %d; raise it if they should end",
+                100 * truncated, self._args.max_completion_length,
+            )  # fmt: skip
+        missing = torch.isnan(batch.teacher_logprobs) & batch.response_mask
+        if bool(missing.any()):
+            row = int(missing.any(dim=1).nonzero()[0])
+            raise TrainingDivergedError(
+                f"the teacher gave no finite score for prompt {int(batch.prompt_keys[row])}, "
+                f"sample {int(batch.sample_indices[row])} at step {step}"
+            )
+
+    def _sync_engine(self, version: int) -> None:
+        """Give the engine the current weights, unless it has them."""
+        if self._synced_version == version:
+            return
+        begin = time.perf_counter()
+        self.last_sync = self.engine.sync_student(plain_state(self.accelerator.unwrap_model(self.model)), version)
+        self._sums.add("time/sync_s", time.perf_counter() - begin, 1)
+        self._sums.set("sync/probe_change", self.last_sync.probe_change)
+        self._synced_version = version
+
+    # ---- loss ----------------------------------------------------------------------------------------------------
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """sum of the micro-batch's token losses / N_valid * number of processes (Eq. 16, 84).
+
+        The factor undoes the mean that data parallelism takes over ranks. A micro-batch without a valid token
+        gives 0 with a graph, so that every rank takes part in the reduction.
+
+        Raises:
+            TrainingDivergedError: If the loss is not finite.
+        """
+        mask = inputs["response_mask"]
+        routes = inputs["routes"][mask]
+        targets = TokenTargets(
+            completion_ids=inputs["completion_ids"][mask],
+            teacher_mode_ids=inputs["teacher_mode_ids"][mask],
+            teacher_logprobs=inputs["teacher_logprobs"][mask],
+            student_logprobs=inputs["student_logprobs"][mask],
+        )
+        wanted = targets.completion_ids.clone()
+        for index, branch in enumerate(self.method.branches):
+            chosen = routes == index
+            wanted[chosen] = branch.target(targets)[chosen]
+        ids = torch.stack([targets.completion_ids, wanted], dim=1)
+        with self.accelerator.autocast():
+            logprobs = self._policy.logprobs(model, self.accelerator.unwrap_model(model), inputs, ids)
+        losses = torch.zeros_like(logprobs[:, 0])
+        clamped = torch.zeros_like(routes, dtype=torch.bool)
+        for index, branch in enumerate(self.method.branches):
+            chosen = torch.nonzero(routes == index).flatten()
+            part = TokenTargets(
+                completion_ids=targets.completion_ids[chosen],
+                teacher_mode_ids=targets.teacher_mode_ids[chosen],
+                teacher_logprobs=targets.teacher_logprobs[chosen].to(logprobs.dtype),
+                student_logprobs=targets.student_logprobs[chosen].to(logprobs.dtype),
+            )
+            branch_losses, was_clamped = branch.loss(logprobs[chosen, 1], part, self._args.advantage_clip)
+            losses = losses.index_put((chosen,), branch_losses)
+            if was_clamped is not None:
+                clamped[chosen] = was_clamped
+        gap = (logprobs[:, 0].detach() - targets.student_logprobs).abs()
+        names = tuple(branch.name for branch in self.method.branches)
+        record_update(self._sums, names, routes, losses.detach(), clamped, gap)
+        count = num_items_in_batch if num_items_in_batch is not None else mask.sum()
+        loss = losses.sum() / torch.as_tensor(count, device=losses.device).clamp(min=1) * self.accelerator.num_processes
+        if not bool(torch.isfinite(loss)):
+            raise TrainingDivergedError(
+                f"the loss of step {self.state.global_step + 1} is {float(loss)}; its rollout is in "
+                f"{self._args.run_dir / 'rollouts'} and the last checkpoint in {self._checkpoint_root}"
+            )
+        return (loss, {"logprobs": logprobs}) if return_outputs else loss
+
+    # ---- evaluation ----------------------------------------------------------------------------------------------
+
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """Roll out ``eval_dataset`` with the student alone, the same random numbers every time.
+
+        Returns:
+            ``{prefix}/kl_to_teacher`` (mean sampled log p(y)/T(y), nats), ``mean_length``, ``truncated_share``, and
+            ``mean_at_n`` where answers are graded; ``{prefix}_loss`` repeats the KL for the library's model selection.
+
+        Raises:
+            ValueError: If there is nothing to evaluate on.
+        """
+        args = self._args
+        rows = eval_dataset if eval_dataset is not None else self._eval_rows
+        if rows is None:
+            raise ValueError("there is no eval_dataset; pass one to the trainer or to evaluate()")
+        rendered = self.eval_prompts if rows is self._eval_rows else _render(rows, self._tokenizer, args)
+        assert rendered is not None
+        self._sync_engine(self.state.global_step)
+        request = RolloutRequest(
+            seed=request_seed(args.seed, "eval", 0),
+            max_completion_length=args.max_completion_length,
+            num_generations=args.eval_num_generations,
+            behavior="student",
+        )
+        begin = time.perf_counter()
+        batch = self.engine.generate(rendered.prompts, request)
+        mask = batch.response_mask
+        kl = (batch.student_logprobs - batch.teacher_logprobs)[mask].double().mean()
+        prefix = metric_key_prefix
+        metrics = {
+            f"{prefix}_loss": float(kl),
+            f"{prefix}/kl_to_teacher": float(kl),
+            f"{prefix}/mean_length": float(batch.lengths.double().mean()),
+            f"{prefix}/truncated_share": batch.finish_reasons.count("length") / len(batch),
+            f"{prefix}/seconds": time.perf_counter() - begin,
+        }
+        if self.eval_grader is not None and "answer" in rows[0]:
+            correct = [
+                self.eval_grader(self._decode(batch, row), str(rows[int(batch.prompt_keys[row])]["answer"]))
+                for row in range(len(batch))
+            ]
+            metrics[f"{prefix}/mean_at_{args.eval_num_generations}"] = sum(correct) / len(correct)
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(args, self.state, self.control, metrics)
+        return metrics
+
+    def _decode(self, batch: RolloutBatch, row: int) -> str:
+        return str(self._tokenizer.decode(batch.completion_token_ids(row), skip_special_tokens=True))
+
+    # ---- logs and checkpoints ------------------------------------------------------------------------------------
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Add the step's metrics to the library's log line."""
+        if "loss" in logs and self._rollout_done_at is not None:
+            logs = {**logs, **self._sums.take(), "time/update_s": time.perf_counter() - self._rollout_done_at}
+        super().log(logs, start_time)
+
+    def train(self, resume_from_checkpoint: bool | str | None = None, **kwargs: Any) -> Any:
+        """Train; ``resume_from_checkpoint=True`` takes the newest undamaged checkpoint of this run folder.
+
+        Raises:
+            CheckpointError: If a named checkpoint does not fit, or none is usable.
+        """
+        if resume_from_checkpoint is True:
+            path, refused = last_good_checkpoint(self._checkpoint_root, self._facts())
+            for reason in refused:
+                logger.warning("skipping a checkpoint: %s", reason)
+            if path is None:
+                raise CheckpointError(f"there is no usable checkpoint in {self._checkpoint_root}")
+            resume_from_checkpoint = str(path)
+        elif isinstance(resume_from_checkpoint, str):
+            check_checkpoint(Path(resume_from_checkpoint), self._facts())
+        self._synced_version = None
+        return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+
+    def _facts(self) -> dict[str, Any]:
+        """What a resumed run must share with the one that wrote the checkpoint."""
+        args = self._args
+        names = ("seed", "prompts_per_step", "num_generations", "max_completion_length", "max_prompt_length")
+        names += ("trust_region_radius", "radius_schedule", "radius_anneal_steps", "advantage_clip")
+        return {
+            "method": self.method.name,
+            "num_prompts": len(self.prompts.prompts),
+            **{name: getattr(args, name) for name in names},
+        }
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return str(self._checkpoint_root)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """Write the library's checkpoint into a staging folder, list it in a manifest, rename it into place."""
+        root, name = self._checkpoint_root, f"checkpoint-{self.state.global_step}"
+        staging = root / STAGING
+        if self.args.should_save:
+            shutil.rmtree(staging, ignore_errors=True)
+            staging.mkdir(parents=True)
+        self.accelerator.wait_for_everyone()
+        self._checkpoint_root = staging
+        try:
+            if self.state.best_global_step:
+                self.state.best_model_checkpoint = str(root / f"checkpoint-{self.state.best_global_step}")
+            super()._save_checkpoint(model, trial)
+        finally:
+            self._checkpoint_root = root
+        self.accelerator.wait_for_everyone()
+        if self.state.best_global_step:
+            self.state.best_model_checkpoint = str(root / f"checkpoint-{self.state.best_global_step}")
+        if self.args.should_save:
+            self.state.save_to_json(str(staging / name / "trainer_state.json"))
+            write_manifest(staging / name, {**self._facts(), "step": self.state.global_step, "saki": saki.__version__})
+            publish(staging / name, root / name)
+            shutil.rmtree(staging, ignore_errors=True)
+            rotate_checkpoints(
+                output_dir=str(root),
+                save_total_limit=self.args.save_total_limit,
+                best_model_checkpoint=self.state.best_model_checkpoint,
+                use_mtime=True,
+            )
+        self.accelerator.wait_for_everyone()
+
+    # ---- small things --------------------------------------------------------------------------------------------
+
+    @property
+    def _args(self) -> SakiConfig:
+        return self.args  # type: ignore[return-value]
+
+    @property
+    def _tokenizer(self) -> PreTrainedTokenizerBase:
+        return self.processing_class  # type: ignore[return-value]
+
+    @property
+    def _pad_token_id(self) -> int:
+        return self.pair.pad_token_id
+
+    def _rollout_dtype(self) -> torch.dtype:
+        name = self._args.rollout_dtype
+        if name == "auto":
+            return torch.bfloat16 if self.args.bf16 else next(self.model.parameters()).dtype  # type: ignore[union-attr]
+        dtype = getattr(torch, name)
+        assert isinstance(dtype, torch.dtype)
+        return dtype
+
+
+def _render(rows: Any, tokenizer: PreTrainedTokenizerBase, args: SakiConfig) -> RenderedPrompts:
+    rendered = render_prompts(
+        rows,
+        tokenizer,
+        max_prompt_length=args.max_prompt_length,
+        chat_template_kwargs=args.chat_template_kwargs,
+        prompt_suffix=args.prompt_suffix,
+    )
+    for reason, count in rendered.dropped.items():
+        if count:
+            logger.warning("%d of %d prompts skipped: %s", count, len(rows), reason)
+    return rendered
+
+
+def _rows_of(items: Sequence[dict[str, int]], samples: dict[int, list[int]]) -> list[int]:
+    """Where each item's row lies in a batch whose prompts come in the order of ``samples``."""
+    first, offset = {}, 0
+    for prompt, chosen in samples.items():
+        first[prompt] = offset
+        offset += len(chosen)
+    return [first[item["prompt"]] + samples[item["prompt"]].index(item["sample"]) for item in items]

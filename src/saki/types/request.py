@@ -1,0 +1,82 @@
+"""What is asked of a rollout engine: prompts and a :class:`RolloutRequest`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+BehaviorName = Literal["student", "bridge"]
+SolverName = Literal["newton", "bisection"]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt, rendered to ids once and for all models.
+
+    Attributes:
+        key: Identity of the prompt in the random numbers: its row in the data set *before* filtering,
+            in [0, 2**32).
+        token_ids: Prompt token ids, at least one. The last one is the first query of the decoder.
+        sample_indices: Which samples of this prompt to draw; ``None`` stands for
+            ``range(request.num_generations)``. A rank that holds a part of a request names its part here.
+    """
+
+    key: int
+    token_ids: tuple[int, ...]
+    sample_indices: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.key < 2**32:
+            raise ValueError(f"prompt key must lie in [0, 2**32), got {self.key}")
+        if not self.token_ids:
+            raise ValueError(f"prompt {self.key} has no tokens; a prompt needs at least one")
+        if self.sample_indices is not None and any(not 0 <= index < 2**32 for index in self.sample_indices):
+            raise ValueError(f"sample indices must lie in [0, 2**32), got {self.sample_indices}")
+
+
+@dataclass(frozen=True)
+class RolloutRequest:
+    """How to roll out. Together with the prompts and the weights it fixes every token.
+
+    Attributes:
+        seed: Request seed, 64 bits: :func:`saki.functional.random.request_seed` of the run seed, the
+            domain and the optimizer step.
+        max_completion_length: Most tokens per completion, end token included.
+        num_generations: Samples per prompt.
+        behavior: ``"bridge"`` samples the trust-region bridge q; ``"student"`` samples the student p.
+        trust_region_radius: Bound on KL(q||p) in nats. At 0 the bridge is the student, and the engine
+            takes the student-only path.
+        block_size: Proposals per verification wave, K. It does not change the tokens.
+        solver: ``"newton"``, or ``"bisection"`` for the paper's 16 waves.
+        score_teacher: Whether the batch must carry teacher log-probs and modes when the rollout itself
+            did not need them.
+    """
+
+    seed: int
+    max_completion_length: int
+    num_generations: int = 1
+    behavior: BehaviorName = "bridge"
+    trust_region_radius: float = 0.0
+    block_size: int = 8
+    solver: SolverName = "newton"
+    score_teacher: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**64:
+            raise ValueError(f"seed must lie in [0, 2**64), got {self.seed}")
+        if not (math.isfinite(self.trust_region_radius) and self.trust_region_radius >= 0.0):
+            raise ValueError(f"trust_region_radius must be finite and >= 0, got {self.trust_region_radius}")
+        for name in ("max_completion_length", "num_generations", "block_size"):
+            value = getattr(self, name)
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if self.behavior not in ("student", "bridge"):
+            raise ValueError(f"behavior must be 'student' or 'bridge', got {self.behavior!r}")
+        if self.solver not in ("newton", "bisection"):
+            raise ValueError(f"solver must be 'newton' or 'bisection', got {self.solver!r}")
+
+    @property
+    def student_only(self) -> bool:
+        """True where the sampled law is the student's: no teacher forward is needed to draw a token."""
+        return self.behavior == "student" or self.trust_region_radius == 0.0

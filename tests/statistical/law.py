@@ -1,0 +1,101 @@
+"""An independent oracle for the law of guided rollouts: plain arithmetic on tiny vocabularies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from scipy.stats import chi2
+
+NextLaw = Callable[[tuple[int, ...]], np.ndarray]
+"""Tokens so far -> next-token probabilities."""
+
+
+def bridge_law(p: np.ndarray, t: np.ndarray, radius: float) -> np.ndarray:
+    """q by 200 halvings of beta, written as Eq. 1-2 read; p and t positive."""
+
+    def q_of(beta: float) -> np.ndarray:
+        weights = p ** (1 - beta) * t**beta
+        return weights / weights.sum()
+
+    def kl(beta: float) -> float:
+        q = q_of(beta)
+        return float((q * np.log(q / p)).sum())
+
+    if radius == 0:
+        return p
+    if kl(1.0) <= radius:
+        return t
+    low, high = 0.0, 1.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if kl(middle) <= radius else (low, middle)
+    return q_of(low)
+
+
+def enumerate_law(
+    student: NextLaw, teacher: NextLaw, prompt: tuple[int, ...], radius: float, length: int, stop_ids: set[int]
+) -> dict[tuple[int, ...], float]:
+    """Probability of every finished completion under the guided law."""
+    finished: dict[tuple[int, ...], float] = {}
+    open_ = {(): 1.0}
+    for _ in range(length):
+        grown: dict[tuple[int, ...], float] = {}
+        for tokens, weight in open_.items():
+            q = bridge_law(student(prompt + tokens), teacher(prompt + tokens), radius)
+            for token, share in enumerate(q):
+                target = finished if token in stop_ids else grown
+                target[(*tokens, token)] = weight * float(share)
+        open_ = grown
+    return finished | open_
+
+
+def chi_square_p_value(counts: dict, expected: dict[object, float], num: int) -> float:
+    """P-value of observed counts, cells below an expectation of 5 merged; 0 where an impossible cell was seen."""
+    if any(expected.get(cell, 0.0) <= 0 for cell, count in counts.items() if count):
+        return 0.0
+    cells = sorted((share * num, counts.get(cell, 0)) for cell, share in expected.items() if share > 0)
+    merged: list[list[float]] = [[0.0, 0.0]]
+    for expectation, count in cells:
+        if merged[-1][0] >= 5:
+            merged.append([0.0, 0.0])
+        merged[-1][0] += expectation
+        merged[-1][1] += count
+    if merged[-1][0] < 5 and len(merged) > 1:
+        last = merged.pop()
+        merged[-1][0] += last[0]
+        merged[-1][1] += last[1]
+    statistic = sum((count - expectation) ** 2 / expectation for expectation, count in merged)
+    return float(chi2.sf(statistic, len(merged) - 1))
+
+
+def sequential_chi_square(
+    draw: Callable[[int, int], list[object]],
+    expected: dict[object, float],
+    alpha: float,
+    num_looks: int,
+    first: int = 500,
+) -> tuple[bool, int]:
+    """Chi-square at sample sizes first * 2^k, look k (from 1) at alpha (6 / pi^2) / k^2, so that alpha bounds them all.
+
+    Args:
+        draw: (begin, end) -> the samples begin .. end - 1.
+        expected: Probability of each outcome.
+        alpha: Overall false-alarm rate.
+        num_looks: Looks at the data.
+        first: Sample size of the first look.
+
+    Returns:
+        Whether the law was rejected, and the sample size at which the test ended.
+    """
+    counts: dict[object, int] = {}
+    seen = 0
+    for look in range(1, num_looks + 1):
+        size = first * 2 ** (look - 1)
+        for outcome in draw(seen, size):
+            counts[outcome] = counts.get(outcome, 0) + 1
+        seen = size
+        if chi_square_p_value(counts, expected, seen) < alpha * (6 / math.pi**2) / look**2:
+            return True, seen
+    return False, seen
