@@ -107,8 +107,8 @@ def test_losses_of_other_methods_have_panels_of_their_own(rows):
         del row["loss/teacher_mode"]
     with figure_context():
         panels = draw_losses(rows).axes
-    assert [axes.get_title("left") for axes in panels] == ["reverse KL", "forward kl"]
-    assert "Forward kl: 0.5 at step 1" in describe_losses(rows)
+    assert [axes.get_title("left") for axes in panels] == ["reverse KL", "forward KL"]
+    assert "Forward KL: 0.5 at step 1" in describe_losses(rows)
 
 
 def test_svg_is_self_contained_and_themed(rows):

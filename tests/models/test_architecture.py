@@ -47,7 +47,8 @@ def test_windows_and_mask_form_are_reported(model_type):
     report = check_architecture(_config(model_type, extra), supports_softcap=True)
     assert report.windows == windows
     assert report.takes_mask_mapping is takes_mapping
-    assert report.num_layers == 4 and report.verified
+    assert report.num_layers == 4
+    assert report.verified
     assert report.layer_types == tuple(FULL if window is None else SLIDING for window in windows)
 
 

@@ -96,7 +96,8 @@ def test_a_pair_without_a_stop_id_is_refused(make_tokenizer):
 
 def test_padding_id_may_equal_a_stop_id(make_tokenizer):
     spec = resolve_pair(_model(16), None, make_tokenizer(pad_token="<eos>"), None)
-    assert spec.pad_token_id == 1 and 1 in spec.stop_token_ids
+    assert spec.pad_token_id == 1
+    assert 1 in spec.stop_token_ids
     assert any("masked by position" in note for note in spec.notes)
     spec = resolve_pair(_model(16), None, make_tokenizer(pad_token=None), None)
     assert spec.pad_token_id == 1

@@ -159,21 +159,23 @@ def draw_losses(rows: Rows) -> Figure:
     """The loss of each branch that was logged, a panel each since their scales differ."""
     names = [name for name in loss_branches(rows) if has_values(rows, name)]
     figure, panels = _panels(len(names))
-    looks = {"loss/reverse_kl": (BLUE, "reverse KL"), "loss/teacher_mode": (VERMILION, "teacher mode")}
+    colours = {"loss/reverse_kl": BLUE, "loss/teacher_mode": VERMILION}
     for axes, name in zip(panels, names, strict=True):
-        colour, title = looks.get(name, (GREEN, name.removeprefix("loss/").replace("_", " ")))
-        _trend(axes, rows, name, colour)
-        axes.set_title(title)
+        _trend(axes, rows, name, colours.get(name, GREEN))
+        axes.set_title(_loss_title(name))
     panels[0].set_ylabel("mean loss of its tokens")
     return figure
 
 
 def describe_losses(rows: Rows) -> str:
     """First and last loss of each branch."""
-    parts = (
-        (name, name.removeprefix("loss/").replace("_", " ").capitalize(), "{:.4g}") for name in loss_branches(rows)
-    )
+    titles = {name: _loss_title(name) for name in loss_branches(rows)}
+    parts = ((name, title[:1].upper() + title[1:], "{:.4g}") for name, title in titles.items())
     return _describe(*parts)(rows)
+
+
+def _loss_title(name: str) -> str:
+    return name.removeprefix("loss/").replace("_", " ").replace("kl", "KL")
 
 
 def draw_kl(rows: Rows) -> Figure:
@@ -216,6 +218,15 @@ def draw_logprob_gap(rows: Rows) -> Figure:
     axes.set_ylabel("nats")
     _legend(axes)
     return figure
+
+
+def describe_logprob_gap(rows: Rows) -> str:
+    """First and last mean gap, and the largest of the run."""
+    _, largest = series(rows, "train/logprob_gap_max")
+    sentences = [_first_to_last(rows, "train/logprob_gap_mean", "Mean gap, nats", "{:.2g}")]
+    if np.isfinite(largest).any():
+        sentences.append(f"Largest gap of the run: {np.nanmax(largest):.2g} nats.")
+    return " ".join(filter(None, sentences))
 
 
 def draw_speed(rows: Rows) -> Figure:
@@ -276,7 +287,17 @@ def _first_to_last(rows: Rows, name: str, label: str, form: str = "{:.4g}") -> s
 
 
 def _describe(*parts: tuple[str, str, str]) -> Callable[[Rows], str]:
-    return lambda rows: " ".join(filter(None, (_first_to_last(rows, *part) for part in parts)))
+    def describe(rows: Rows) -> str:
+        sentences = [_first_to_last(rows, *part) for part in parts]
+        window = max(_window(series(rows, name)[1]) for name, *_ in parts)
+        sentences.append(f"The thick line is a running mean over {window} values." if window > 1 else "")
+        return " ".join(filter(None, sentences))
+
+    return describe
+
+
+def _window(values: NDArray[np.float64]) -> int:
+    return max(1, len(values) // _MEANS_PER_RUN)
 
 
 def _panels(count: int) -> tuple[Figure, list[Axes]]:
@@ -297,7 +318,7 @@ def _trend(axes: Axes, rows: Rows, name: str, colour: str) -> None:
         axes.set_xticks([])
         axes.set_yticks([])
         return
-    window = max(1, len(values) // _MEANS_PER_RUN)
+    window = _window(values)
     alone = window == 1
     axes.plot(steps, values, color=colour, linewidth=1.6 if alone else 0.9, alpha=1.0 if alone else 0.45)
     if len(values) == 1:
@@ -364,10 +385,7 @@ CHARTS: tuple[Chart, ...] = (
         "Gap between drafting and training log-probs",
         ("train/logprob_gap_mean", "train/logprob_gap_max"),
         draw_logprob_gap,
-        _describe(
-            ("train/logprob_gap_mean", "Mean gap, nats", "{:.2g}"),
-            ("train/logprob_gap_max", "Largest gap, nats", "{:.2g}"),
-        ),
+        describe_logprob_gap,
     ),
     Chart("speed", "Speed and where the time goes", ("time/tokens_per_s", *TIME_PARTS), draw_speed, describe_speed),
 )

@@ -55,7 +55,7 @@ class SampleSet:
     verdicts: tuple[bool | None, ...]
 
     def summarise(self, k: int | None = None) -> SetResult:
-        """Mean@k, Pass@k and the rest. Samples that ended in NaN or whose grading ran out of time are wrong and counted.
+        """Mean@k, Pass@k and the rest; samples that ended in NaN or had no verdict in time are wrong, and counted.
 
         Args:
             k: The k of Pass@k; N if None.

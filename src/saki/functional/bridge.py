@@ -47,7 +47,7 @@ class Bridge:
 
 
 def bridge_log_ratio(log_p: Tensor, log_t: Tensor, beta: Tensor, log_partition: Tensor) -> Tensor:
-    """u = log q/p at some or all tokens (Eq. 1): 0 where beta = 0, -inf where q = 0 < p or p = 0.
+    """u = log q/p at some or all tokens (Eq. 1): 0 where beta = 0, else -inf where q = 0 < p or p = 0; NaN if beta is.
 
     Args:
         log_p: [..., N] student log-probs of the tokens asked for (float64, normalised over the vocabulary).
@@ -63,7 +63,7 @@ def bridge_log_ratio(log_p: Tensor, log_t: Tensor, beta: Tensor, log_partition: 
     r = torch.where(impossible, torch.zeros_like(log_p), log_t - torch.where(impossible, log_t, log_p))
     u = beta * r - log_partition.unsqueeze(-1)
     u = torch.where(impossible, torch.full_like(u, -torch.inf), u)
-    return torch.where(beta > 0, u, torch.zeros_like(u))
+    return torch.where(beta == 0, torch.zeros_like(u), u)
 
 
 @torch.no_grad()

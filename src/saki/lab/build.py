@@ -43,11 +43,39 @@ def build_pair(
         num_problems: Test problems a set in the measurement (8 samples each); 0 skips it.
 
     Returns:
-        Facts of the build: seed, versions, threads, and for each model steps, seconds, parameters, and
-        Mean@8 and Pass@8 in percent for every test set and on average (``macro``).
+        Facts under ``teacher`` and ``student``: seed, steps, seconds, threads, versions, parameters, recipe, and
+        ``scores``, the Mean@8 and Pass@8 in percent for every test set and on average (``macro``).
 
     Raises:
         ValueError: If ``out_dir`` already holds a ``teacher`` or ``student`` folder.
+    """
+    out_dir = Path(out_dir)
+    recipes = (teacher, student)
+    taken = [recipe.name for recipe in recipes if (out_dir / recipe.name).exists()]
+    if taken:
+        raise ValueError(f"{out_dir} already holds {' and '.join(taken)}; choose another folder or remove them")
+    out_dir.mkdir(parents=True, exist_ok=True)
+    facts: dict[str, Any] = {}
+    for recipe in recipes:
+        facts[recipe.name] = build_model(recipe, out_dir / recipe.name, seed, progress, num_problems)
+        (out_dir / FACTS_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    return facts
+
+
+def build_model(
+    recipe: Recipe, folder: Path, seed: int = 0, progress: bool | None = None, num_problems: int = 100
+) -> dict[str, Any]:
+    """Train, save and measure one model of the pair; the two do not depend on each other.
+
+    Args:
+        recipe: What to train and how.
+        folder: Folder to write to; made if missing.
+        seed: Seed of weights, corpus and measurement.
+        progress: As in `build_pair`.
+        num_problems: As in `build_pair`.
+
+    Returns:
+        Facts of the build, as `build_pair` returns them for each model.
     """
     import torch
     import transformers
@@ -56,40 +84,29 @@ def build_pair(
     from saki.lab.supervise import train
     from saki.lab.tokenizer import build_tokenizer
 
-    out_dir = Path(out_dir)
-    taken = [recipe.name for recipe in (teacher, student) if (out_dir / recipe.name).exists()]
-    if taken:
-        raise ValueError(f"{out_dir} already holds {' and '.join(taken)}; choose another folder or remove them")
-    out_dir.mkdir(parents=True, exist_ok=True)
     tokenizer = build_tokenizer()
-    facts: dict[str, Any] = {
+    started = time.perf_counter()
+    disable = None if progress is None else not progress  # None leaves it to tqdm: a bar on a terminal only
+    with tqdm(total=recipe.num_steps, desc=recipe.name, unit="step", disable=disable) as bar:
+
+        def advance(loss: float) -> None:
+            bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
+            bar.update()
+
+        model = train(recipe, tokenizer, seed, advance)
+    seconds = time.perf_counter() - started
+    save(model, tokenizer, folder)
+    return {
         "seed": seed,
+        "steps": recipe.num_steps,
+        "seconds": round(seconds, 1),
+        "num_threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
-        "num_threads": torch.get_num_threads(),
+        "parameters": model.num_parameters(),
+        "recipe": json.loads(json.dumps(asdict(recipe))),
+        "scores": scores(folder, seed, num_problems) if num_problems else {},
     }
-    for recipe in (teacher, student):
-        started = time.perf_counter()
-        with tqdm(
-            total=recipe.num_steps, desc=recipe.name, unit="step", disable=None if progress is None else not progress
-        ) as bar:
-
-            def advance(loss: float, bar: Any = bar) -> None:
-                bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
-                bar.update()
-
-            model = train(recipe, tokenizer, seed, advance)
-        seconds = time.perf_counter() - started
-        save(model, tokenizer, out_dir / recipe.name)
-        facts[recipe.name] = {
-            "steps": recipe.num_steps,
-            "seconds": round(seconds, 1),
-            "parameters": model.num_parameters(),
-            "recipe": json.loads(json.dumps(asdict(recipe))),
-            "scores": scores(out_dir / recipe.name, seed, num_problems) if num_problems else {},
-        }
-        (out_dir / FACTS_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-    return facts
 
 
 def save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:

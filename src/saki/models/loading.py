@@ -243,6 +243,8 @@ def _load_adapter(name: str, dtype: torch.dtype | str, options: dict[str, Any]) 
         with warnings.catch_warnings():
             # An adapter that lacks weights is only warned about by the library.
             warnings.filterwarnings("error", message=".*missing adapter keys.*")
+            # peft reads a property that transformers is renaming.
+            warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*", category=FutureWarning)
             return PeftModel.from_pretrained(base.float(), name, use_safetensors=True).merge_and_unload(safe_merge=True)
 
     merged: PreTrainedModel = _attempt(f"the adapter {name!r} on {base_name!r}", merge)
@@ -261,7 +263,7 @@ def _resolve_dtype(dtype: torch.dtype | str) -> torch.dtype | str:
 def _check_folder(name: str) -> None:
     """Refuse what is written as a path and is no folder, before it is taken for a hub name."""
     path = Path(name)
-    if path.is_dir():
+    if name and path.is_dir():
         if not any(path.iterdir()):
             raise ModelLoadError(f"the checkpoint folder {name!r} is empty; expected a Hugging Face model folder")
         return

@@ -1,0 +1,84 @@
+"""Weight sync: version, checksum, probe, stale caches, and what is refused."""
+
+import copy
+
+import pytest
+import torch
+
+from saki.models import plain_state, tiny_qwen3
+from saki.rollout import HFDecoder, ResidentEngine, StaleCacheError, WeightSyncError, model_checksum
+from saki.rollout.sync import tensor_checksum
+from saki.types import Prompt, RolloutRequest
+
+VOCAB = 23
+
+
+def engine():
+    student, teacher = (tiny_qwen3(VOCAB, seed=seed, scale=0.3) for seed in (1, 2))
+    return ResidentEngine(HFDecoder(student, VOCAB), HFDecoder(teacher, VOCAB), [0])
+
+
+REQUEST = RolloutRequest(seed=4, max_completion_length=10, num_generations=4, trust_region_radius=0.1)
+
+
+def test_a_sync_changes_the_student_alone():
+    used, new = engine(), tiny_qwen3(VOCAB, seed=3, scale=0.3)
+    before, teacher = used.student_checksum(), used.teacher_checksum()
+    report = used.sync_student(plain_state(new), version=5)
+    assert report.version == 5 and report.probe_change > 0.01 and report.seconds >= 0
+    assert used.student_checksum() == report.checksum == model_checksum(plain_state(new)) != before
+    assert used.teacher_checksum() == teacher
+    fresh = ResidentEngine(HFDecoder(copy.deepcopy(new), VOCAB), HFDecoder(tiny_qwen3(VOCAB, seed=2, scale=0.3), VOCAB), [0])
+    a, b = (e.generate([Prompt(0, (3, 4))], REQUEST) for e in (used, fresh))
+    assert torch.equal(a.completion_ids, b.completion_ids) and a.student_version == 5
+
+
+def test_the_same_weights_change_nothing():
+    used = engine()
+    before = used.student_checksum()
+    report = used.sync_student(plain_state(tiny_qwen3(VOCAB, seed=1, scale=0.3)), version=1)
+    assert report.probe_change == 0.0 and report.checksum == before
+
+
+def test_a_stale_cache_is_refused():
+    decoder = HFDecoder(tiny_qwen3(VOCAB, seed=1), VOCAB)
+    cache = decoder.new_cache(1, 4)
+    decoder.forward(torch.tensor([[3]]), torch.tensor([0]), cache, 1, 1)
+    decoder.version += 1
+    with pytest.raises(StaleCacheError, match="version 0"):
+        decoder.forward(torch.tensor([[3]]), torch.tensor([1]), cache, 2, 1)
+
+
+def test_misfits_are_named():
+    used = engine()
+    weights = dict(plain_state(tiny_qwen3(VOCAB, seed=3)))
+    name = next(iter(weights))
+    with pytest.raises(WeightSyncError, match="were not sent"):
+        used.sync_student(list(weights.items())[1:], 1)
+    with pytest.raises(WeightSyncError, match="is unknown"):
+        used.sync_student([("nothing.weight", torch.zeros(1))], 1)
+    with pytest.raises(WeightSyncError, match="comes twice"):
+        used.sync_student([(name, weights[name])] * 2, 1)
+    with pytest.raises(WeightSyncError, match="has shape"):
+        used.sync_student([(name, weights[name][:1])], 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_any_flipped_bit_shows(dtype):
+    tensor = torch.randn(4, 5, generator=torch.Generator().manual_seed(0)).to(dtype)
+    reference = tensor_checksum(tensor)
+    raw = tensor.view(torch.uint8)
+    for place in range(0, raw.numel(), 7):
+        for bit in (0, 3, 7):
+            raw.view(-1)[place] ^= 1 << bit
+            assert tensor_checksum(tensor) != reference
+            raw.view(-1)[place] ^= 1 << bit
+    assert tensor_checksum(tensor) == reference
+
+
+def test_casts_to_the_engine_dtype():
+    student = HFDecoder(tiny_qwen3(VOCAB, seed=1).to(torch.bfloat16), VOCAB)
+    used = ResidentEngine(student, None, [0])
+    new = tiny_qwen3(VOCAB, seed=3)
+    report = used.sync_student(plain_state(new), 1)
+    assert report.checksum == model_checksum(plain_state(new.to(torch.bfloat16)))

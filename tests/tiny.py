@@ -1,0 +1,42 @@
+"""A tiny pair, tokenizer and data set made in code, for tests of what stands above the models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import PreTrainedTokenizerFast
+
+from saki.models import tiny_qwen3
+
+WORDS = ("<pad>", "<end>", *"abcdefghijklmnopqrst")
+VOCAB = len(WORDS)
+
+
+def tiny_tokenizer(pad_is_eos: bool = False) -> PreTrainedTokenizerFast:
+    """Words a .. t, an end and a padding token."""
+    tokenizer = Tokenizer(WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="a"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<end>",
+        pad_token="<end>" if pad_is_eos else "<pad>",
+        model_max_length=512,
+    )
+
+
+def tiny_pair(dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
+    """A student and a teacher of differing shape and padded width."""
+    student = tiny_qwen3(VOCAB + 2, seed=1, dtype=dtype, scale=0.3)
+    teacher = tiny_qwen3(VOCAB + 10, layers=3, hidden=48, seed=2, dtype=dtype, scale=0.3)
+    for model in (student, teacher):
+        model.config.eos_token_id = model.generation_config.eos_token_id = 1
+    return student, teacher
+
+
+def tiny_rows(num: int) -> list[dict[str, str]]:
+    """Plain prompts of one to five words."""
+    return [{"prompt": " ".join("abcdefgh"[(i * 3 + j) % 8] for j in range(1 + i % 5))} for i in range(num)]
