@@ -64,9 +64,8 @@ def test_k_beyond_the_samples_is_refused(k):
 def test_interval_equals_a_direct_bootstrap_with_the_same_draws():
     values = np.random.default_rng(1).random(30)
     rng = np.random.default_rng(7)
-    means = []
-    for drawn in rng.integers(0, 30, size=(200, 30), dtype=np.int32):
-        means.append(sum(values[i] for i in drawn) / 30)
+    draws = rng.integers(0, 30, size=(200, 30), dtype=np.int32)
+    means = [sum(values[i] for i in drawn) / 30 for drawn in draws]
     interval = bootstrap_interval(values, num_resamples=200, confidence=0.9, seed=7)
     assert interval.to_json() == pytest.approx(np.percentile(means, [5, 95]).tolist(), abs=1e-12)
 

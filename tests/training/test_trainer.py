@@ -1,0 +1,279 @@
+"""The trainer: the paper's objective by hand, invariances, annealing, resume, and what the library's features do."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from transformers import TrainerCallback
+
+from saki.methods import REVERSE_KL, Method, get_method
+from saki.models import plain_state
+from saki.objectives import route_to_first
+from saki.rollout import read_rollouts
+from saki.training import SakiConfig, SakiTrainer, TrainingDivergedError
+from tests.tiny import VOCAB, tiny_pair, tiny_rows, tiny_tokenizer
+
+
+def config(folder, **changes):
+    values = {
+        "output_dir": str(folder),
+        "max_steps": 2,
+        "prompts_per_step": 4,
+        "num_generations": 2,
+        "per_device_train_batch_size": 4,
+        "max_prompt_length": 16,
+        "max_completion_length": 8,
+        "trust_region_radius": 0.3,
+        "learning_rate": 1e-2,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "seed": 3,
+    }
+    return SakiConfig(**(values | changes))
+
+
+def trainer(folder, dtype=torch.float32, method=None, num_rows=12, callbacks=None, pair=None, **changes):
+    student, teacher = pair or tiny_pair(dtype)
+    options = {name: changes.pop(name) for name in ("peft_config", "eval_dataset", "eval_grader") if name in changes}
+    return SakiTrainer(
+        model=student,
+        teacher_model=teacher,
+        args=config(folder, **changes),
+        train_dataset=tiny_rows(num_rows),
+        processing_class=tiny_tokenizer(),
+        method=method,
+        callbacks=callbacks,
+        **options,
+    )
+
+
+def weights(run):
+    return {name: tensor.clone() for name, tensor in plain_state(run.model)}
+
+
+def metrics(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+class Gradients(TrainerCallback):
+    """Keeps the gradients of the first optimizer step."""
+
+    def __init__(self):
+        self.values = None
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        if self.values is None:
+            self.values = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def assert_equal_weights(a, b):
+    assert a.keys() == b.keys()
+    for name in a:
+        assert torch.equal(a[name], b[name]), name
+
+
+def test_the_loss_is_equation_16(tmp_path):
+    """Loss and gradient of the first step, from the stored rollout and a plain forward of the initial student."""
+    keep = Gradients()
+    run = trainer(tmp_path, torch.float64, max_steps=1, callbacks=[keep], max_grad_norm=0.0, advantage_clip=None)
+    student, _ = tiny_pair(torch.float64)
+    run.train()
+    batch, _ = read_rollouts(tmp_path / "rollouts" / "step-000001.parquet")
+    assert batch.correction_mask.any()
+    losses = []
+    for row in range(len(batch)):
+        prompt, completion = batch.prompt_token_ids(row), batch.completion_token_ids(row)
+        logits = student(input_ids=torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1, :VOCAB]
+        log_pi = torch.log_softmax(logits, dim=-1)
+        for t, y in enumerate(completion):
+            if batch.correction_mask[row, t]:
+                losses.append(-log_pi[t, batch.teacher_mode_ids[row, t]])
+            else:
+                advantage = -(log_pi[t, y].detach() - batch.teacher_logprobs[row, t])
+                losses.append(-advantage * log_pi[t, y])
+    loss = torch.stack(losses).sum() / batch.num_valid_tokens
+    loss.backward()
+    # The library adds losses up in float32; the gradients below are exact.
+    assert metrics(tmp_path)[0]["loss"] == pytest.approx(float(loss.detach()), rel=1e-6)
+    for name, parameter in student.named_parameters():
+        assert torch.allclose(keep.values[name], parameter.grad, atol=1e-10), name
+
+
+def test_micro_batches_do_not_change_the_gradient(tmp_path):
+    reference = None
+    for size in (8, 4, 1):
+        keep = Gradients()
+        folder = tmp_path / str(size)
+        run = trainer(
+            folder,
+            torch.float64,
+            max_steps=1,
+            per_device_train_batch_size=size,
+            callbacks=[keep],
+            max_grad_norm=0.0,
+            loss_chunk_tokens=5,
+        )
+        assert run.args.gradient_accumulation_steps == 8 // size
+        run.train()
+        reference = reference or keep.values
+        for name, value in keep.values.items():
+            assert torch.allclose(value, reference[name], atol=1e-10), name
+
+
+def test_radius_zero_is_opd_to_the_bit(tmp_path):
+    trained = []
+    for name in ("saki", "opd"):
+        run = trainer(tmp_path / name, method=get_method(name), trust_region_radius=0.0)
+        run.train()
+        trained.append(weights(run))
+    assert_equal_weights(*trained)
+
+
+def test_learning_rate_zero_changes_nothing(tmp_path):
+    run = trainer(tmp_path, learning_rate=0.0)
+    before = weights(run)
+    run.train()
+    assert_equal_weights(weights(run), before)
+
+
+def test_annealing_ends_corrections_and_teacher_forwards(tmp_path):
+    class Sums(TrainerCallback):
+        def __init__(self):
+            self.student, self.teacher = [], []
+
+        def on_step_end(self, args, state, control, **kwargs):
+            self.student.append(run.last_sync.checksum)
+            self.teacher.append(run.engine.teacher_checksum())
+
+    sums = Sums()
+    run = trainer(tmp_path, max_steps=5, radius_anneal_steps=2, callbacks=[sums])
+    run.train()
+    lines = metrics(tmp_path)
+    assert [line["rollout/trust_region_radius"] for line in lines] == [0.3, 0.15, 0.0, 0.0, 0.0]
+    assert all(line["rollout/teacher_q_forwards"] > 0 for line in lines[:2])
+    assert all(line["rollout/teacher_q_forwards"] == 0 == line["rollout/correction_rate"] for line in lines[2:])
+    assert lines[0]["rollout/correction_rate"] > 0
+    assert len(set(sums.student)) == 5 and len(set(sums.teacher)) == 1
+    for step, line in enumerate(lines, start=1):
+        batch, facts = read_rollouts(tmp_path / "rollouts" / f"step-{step:06d}.parquet")
+        assert batch.student_version == step - 1 and facts == {"method": "saki", "step": str(step)}
+        assert line["train/logprob_gap_max"] < 1e-4
+
+
+def test_resume_is_bit_equal_and_logs_each_step_once(tmp_path):
+    options = {"max_steps": 5, "save_strategy": "steps", "save_steps": 2, "num_rows": 9}  # two steps an epoch
+    whole = trainer(tmp_path / "whole", **options)
+    whole.train()
+    part = trainer(tmp_path / "part", **(options | {"max_steps": 3}))
+    part.train()
+    assert sorted(p.name for p in (tmp_path / "part" / "checkpoints").iterdir()) == ["checkpoint-2", "checkpoint-3"]
+    (tmp_path / "part" / "checkpoints" / "checkpoint-3" / "optimizer.pt").unlink()  # damaged: the older one is used
+    resumed = trainer(tmp_path / "part", **options)
+    resumed.train(resume_from_checkpoint=True)
+    assert_equal_weights(weights(resumed), weights(whole))
+    timeless = [
+        [{k: v for k, v in line.items() if not k.startswith(("time/", "sync/"))} for line in metrics(tmp_path / name)]
+        for name in ("whole", "part")
+    ]
+    assert timeless[0] == timeless[1] and [line["step"] for line in timeless[0]] == [1, 2, 3, 4, 5]
+
+
+def test_evaluation_during_training(tmp_path):
+    run = trainer(
+        tmp_path,
+        eval_dataset=[{**row, "answer": "a"} for row in tiny_rows(5)],
+        eval_grader=lambda text, answer: answer in text,
+        eval_strategy="steps",
+        eval_steps=1,
+        eval_num_generations=2,
+    )
+    run.train()
+    evaluations = [line for line in metrics(tmp_path) if "eval/kl_to_teacher" in line]
+    assert len(evaluations) == 2
+    assert all(0 <= line["eval/mean_at_2"] <= 1 and line["eval/mean_length"] > 0 for line in evaluations)
+    again = run.evaluate()
+    assert again["eval/kl_to_teacher"] == pytest.approx(evaluations[-1]["eval/kl_to_teacher"], abs=1e-9)
+
+
+def test_gradient_checkpointing_changes_no_gradient(tmp_path):
+    kept = []
+    # transformers 5.24 renamed the option.
+    option = next(n for n in ("activation_checkpointing", "gradient_checkpointing") if hasattr(SakiConfig, n))
+    for on in (False, True):
+        keep = Gradients()
+        run = trainer(tmp_path / str(on), torch.float64, max_steps=1, callbacks=[keep], **{option: on})
+        run.train()
+        kept.append(keep.values)
+    for name, value in kept[0].items():
+        assert torch.allclose(value, kept[1][name], atol=1e-12), name
+
+
+def test_peft_trains_the_adapter_and_the_engine_follows(tmp_path):
+    from peft import LoraConfig
+
+    lora = LoraConfig(r=2, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM")
+    run = trainer(tmp_path, peft_config=lora, max_steps=3, save_strategy="steps", save_steps=2)
+    first = run.engine.student_checksum()
+    run.train()
+    assert all(line["train/logprob_gap_max"] < 1e-4 for line in metrics(tmp_path))
+    assert run.engine.student_checksum() != first
+    frozen = dict(tiny_pair()[0].named_parameters())
+    base = run.model.get_base_model().model.layers[0].self_attn.q_proj.base_layer.weight
+    assert torch.equal(base, frozen["model.layers.0.self_attn.q_proj.weight"])
+
+
+def test_a_method_of_ones_own(tmp_path):
+    own = Method("own", "Reverse KL under bridge rollouts.", "bridge", route_to_first, (REVERSE_KL,))
+    run = trainer(tmp_path, method=own)
+    run.train()
+    assert metrics(tmp_path)[-1]["loss/reverse_kl_share"] == 1.0
+
+
+def test_pad_equal_to_eos_and_short_completions(tmp_path):
+    """The end token trains, padding does not, whatever value padding has."""
+    grads = []
+    for pad_is_eos in (False, True):
+        student, teacher = tiny_pair(torch.float64)
+        keep = Gradients()
+        folder = tmp_path / str(pad_is_eos)
+        SakiTrainer(
+            student,
+            teacher,
+            config(folder, max_steps=1),
+            tiny_rows(12),
+            processing_class=tiny_tokenizer(pad_is_eos),
+            callbacks=[keep],
+        ).train()
+        grads.append(keep.values)
+    assert len(set(batch_lengths(tmp_path / "True"))) > 1
+    for name, value in grads[0].items():
+        assert torch.allclose(value, grads[1][name], atol=1e-12), name
+
+
+def batch_lengths(folder):
+    return read_rollouts(folder / "rollouts" / "step-000001.parquet")[0].lengths.tolist()
+
+
+def test_a_diverged_loss_stops_with_the_batch_saved(tmp_path):
+    run = trainer(tmp_path, max_steps=3)
+    original = run.compute_loss
+
+    def poisoned(model, *args, **kwargs):
+        if run.state.global_step == 1:
+            with torch.no_grad():
+                next(model.parameters()).fill_(torch.nan)
+        return original(model, *args, **kwargs)
+
+    run.compute_loss = poisoned
+    with pytest.raises(TrainingDivergedError, match="loss of step 2 is nan"):
+        run.train()
+    assert (tmp_path / "rollouts" / "step-000002.parquet").is_file()
+
+
+def test_too_few_prompts(tmp_path):
+    with pytest.raises(ValueError, match="a step needs 4 prompts"):
+        trainer(tmp_path, num_rows=3).train()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -51,14 +50,13 @@ def run(argv: Sequence[str]) -> int:
     report = write_report(folder, decode=lambda ids: str(tokenizer.decode(ids)))
     print(f"model: {folder / 'model'}   report: {report}")
     if common.json:
-        last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
         print_json(
             {
                 "steps": outcome.global_step,
                 "train_loss": outcome.training_loss,
                 "model": str(folder / "model"),
                 "report": str(report),
-                "seconds": last.get("train_runtime"),
+                "seconds": outcome.metrics["train_runtime"],
                 "commit": git_commit(),
             }
         )

@@ -52,7 +52,7 @@ def load_prompt_dataset(
 
     name = os.fspath(path_or_name)
     path = Path(name)
-    if path.is_dir():
+    if name and path.is_dir():
         dataset = _load_folder(path, split)
     elif path.is_file():
         if split is not None:

@@ -34,7 +34,9 @@ def resident_engine(
     own: Any = copy.deepcopy(student)
     if hasattr(own, "merge_and_unload"):
         own = own.merge_and_unload()
-    own.gradient_checkpointing_disable()
+    # transformers 5.24 renamed gradient checkpointing.
+    disable = getattr(own, "activation_checkpointing_disable", None) or own.gradient_checkpointing_disable
+    disable()
     own = own.to(device=device, dtype=dtype)
     decoder = HFDecoder(own, spec.vocab_size)
     decoder.version = -1  # nothing has been synced yet

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase, Trainer, TrainerCallback
-from transformers.trainer_callback import TrainerControl
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import rotate_checkpoints
 
 import saki
@@ -23,7 +23,7 @@ from saki.methods import Method, get_method
 from saki.models import load_causal_lm, load_tokenizer, plain_state, resolve_pair
 from saki.objectives import TokenTargets
 from saki.rollout import RolloutEngine, write_rollouts
-from saki.training.callbacks import MetricsFileCallback
+from saki.training.callbacks import ConsoleCallback, MetricsFileCallback
 from saki.training.checkpoint import (
     STAGING,
     CheckpointError,
@@ -127,6 +127,10 @@ class SakiTrainer(Trainer):
             optimizers=optimizers,
         )
         self.model_accepts_loss_kwargs = True
+        # The library's bar prints every log line whole; here a line holds some thirty figures.
+        self.remove_callback(PrinterCallback)
+        if self.pop_callback(ProgressCallback) is not None:
+            self.add_callback(ConsoleCallback())
         self._policy = PolicyHead(model, self.pair.vocab_size, args.loss_chunk_tokens)
         self.engine: RolloutEngine = engine or resident_engine(
             model,
@@ -289,7 +293,7 @@ class SakiTrainer(Trainer):
         loss = losses.sum() / torch.as_tensor(count, device=losses.device).clamp(min=1) * self.accelerator.num_processes
         if not bool(torch.isfinite(loss)):
             raise TrainingDivergedError(
-                f"the loss of step {self.state.global_step + 1} is {float(loss)}; its rollout is in "
+                f"the loss of step {self.state.global_step + 1} is {float(loss.detach())}; its rollout is in "
                 f"{self._args.run_dir / 'rollouts'} and the last checkpoint in {self._checkpoint_root}"
             )
         return (loss, {"logprobs": logprobs}) if return_outputs else loss
