@@ -131,7 +131,8 @@ def freeze(
         raise ValueError(f"holding {num_prompts} prompts out of {len(rows)} rows leaves nothing to train on")
     training = [row for row in range(chosen[0].key) if texts[row] not in seen]
 
-    engine = ResidentEngine(HFDecoder(pair.student, pair.spec.vocab_size), None, pair.spec.stop_token_ids)
+    decoder = HFDecoder(pair.student, pair.spec.vocab_size)
+    engine = ResidentEngine(decoder, None, pair.spec.stop_token_ids, max_batch_rows=16)
     request = RolloutRequest(
         seed=request_seed(seed, "eval", 0),
         max_completion_length=max_completion_length,

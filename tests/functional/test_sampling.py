@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from saki.functional import RowKeys, draw_proposals, exponential_race, inverse_cdf
-from saki.functional import sampling
+from saki.functional import RowKeys, draw_proposals, exponential_race, inverse_cdf, sampling
 
 LAW = torch.tensor([0.0, 0.4, 0.0, 0.35, 0.2, 0.05, 0.0], dtype=torch.float64)
 

@@ -11,8 +11,8 @@ from saki.methods import (
     get_method,
     method_names,
     register_method,
+    registry,
 )
-from saki.methods import registry
 from saki.models import TableLM
 from saki.objectives import route_to_first
 from saki.rollout import ResidentEngine, TableDecoder
@@ -47,7 +47,7 @@ def test_unknown_names_point_to_the_nearest():
         get_method("sakki")
     with pytest.raises(UnknownMethodError, match="cannot import"):
         get_method("no.such.module:METHOD")
-    with pytest.raises(UnknownMethodError, match="expected a saki.methods.Method"):
+    with pytest.raises(UnknownMethodError, match=r"expected a saki\.methods\.Method"):
         get_method("saki.methods:get_method")
 
 

@@ -105,6 +105,18 @@ def test_logit_factors_are_reported():
     assert check_architecture(_config("llama", HEAD)).logits_are_plain
 
 
+def test_rotary_frequencies_that_change_with_length_are_reported():
+    def limit(rope):
+        return check_architecture(_config("llama", {**HEAD, "rope_parameters": rope})).max_static_positions
+
+    base = {"rope_theta": 10000.0}
+    assert limit({**base, "rope_type": "default"}) is None
+    assert limit({**base, "rope_type": "linear", "factor": 2.0}) is None
+    assert limit({**base, "rope_type": "dynamic", "factor": 2.0}) == 64
+    factors = {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+    assert limit({**base, "rope_type": "longrope", "original_max_position_embeddings": 32, **factors}) == 32
+
+
 class _SlabCache(Cache):
     """Keys and values at given positions of fixed slabs, as the engine keeps them."""
 

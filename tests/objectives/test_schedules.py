@@ -20,5 +20,5 @@ def test_constant():
 
 @pytest.mark.parametrize("arguments", [(-0.1, 1, 50), (0.1, 0, 50), (0.1, 1, 0)])
 def test_bad_values(arguments):
-    with pytest.raises(ValueError, match="must be|count from"):
+    with pytest.raises(ValueError, match=r"must be|count from"):
         linear_anneal(*arguments)

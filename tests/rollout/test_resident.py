@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -36,7 +37,7 @@ def test_engines_satisfy_the_protocol():
 
 
 def test_metadata_is_what_a_plain_forward_says():
-    student, teacher = pair = qwen_pair()
+    _student, _teacher = pair = qwen_pair()
     batch = engine_of(pair).generate(PROMPTS, request())
     assert batch.correction_mask.any()
     for row in range(len(batch)):
@@ -71,7 +72,8 @@ def test_rows_end_at_their_stop_token_or_cap_and_padding_is_marked():
         assert (reason == "stop") == (ids[-1] in STOPS)
         assert reason == "stop" or len(ids) == 12
     outside = ~batch.response_mask
-    assert (batch.completion_ids[outside] == -1).all() and not batch.correction_mask[outside].any()
+    assert (batch.completion_ids[outside] == -1).all()
+    assert not batch.correction_mask[outside].any()
     assert torch.isnan(batch.beta[outside]).all()
     assert {"stop", "length"} == set(batch.finish_reasons)
 
@@ -80,14 +82,17 @@ def test_student_only_path_asks_the_teacher_for_scores_alone():
     engine = engine_of(qwen_pair())
     batch = engine.generate(PROMPTS, request(trust_region_radius=0.0))
     stats = engine.stats()
-    assert stats.teacher_q_forwards == 0 and stats.waves == 0 and stats.teacher_score_forwards > 0
+    assert stats.teacher_q_forwards == 0
+    assert stats.waves == 0
+    assert stats.teacher_score_forwards > 0
     assert not batch.correction_mask.any()
     mask = batch.response_mask
     assert torch.equal(batch.behavior_logprobs[mask], batch.student_logprobs[mask])
     assert torch.isfinite(batch.teacher_logprobs[mask]).all()
     unscored = engine.generate(PROMPTS, request(behavior="student", score_teacher=False))
     assert torch.equal(unscored.completion_ids, batch.completion_ids)
-    assert torch.isnan(unscored.teacher_logprobs).all() and (unscored.teacher_mode_ids == -1).all()
+    assert torch.isnan(unscored.teacher_logprobs).all()
+    assert (unscored.teacher_mode_ids == -1).all()
 
 
 def test_scores_are_those_of_a_plain_forward(monkeypatch):
@@ -116,11 +121,13 @@ def test_a_nan_row_ends_alone():
     for radius in (0.1, 0.0):
         asked = request(trust_region_radius=radius, num_generations=60, max_completion_length=6)
         reference, batch = (e.generate([Prompt(0, (4,))], asked) for e in (clean, broken))
-        assert "nan" in batch.finish_reasons and batch.finish_reasons.count("nan") < len(batch)
+        assert "nan" in batch.finish_reasons
+        assert batch.finish_reasons.count("nan") < len(batch)
         for row, reason in enumerate(batch.finish_reasons):
             ids, full = batch.completion_token_ids(row), reference.completion_token_ids(row)
             if reason == "nan":
-                assert ids == full[: len(ids)] and ids[-1] == 3
+                assert ids == full[: len(ids)]
+                assert ids[-1] == 3
             else:
                 assert ids == full
 
@@ -131,7 +138,8 @@ def test_padding_ids_are_never_sampled():
         for model in (student, teacher):  # padding would win every draw
             model.get_output_embeddings().weight[VOCAB:] *= 50
     batch = engine_of((student, teacher)).generate(PROMPTS, request())
-    assert int(batch.completion_ids.max()) < VOCAB and int(batch.teacher_mode_ids.max()) < VOCAB
+    assert int(batch.completion_ids.max()) < VOCAB
+    assert int(batch.teacher_mode_ids.max()) < VOCAB
 
 
 def test_waves_commit_several_tokens():
@@ -145,8 +153,11 @@ def test_waves_commit_several_tokens():
 
 def test_progress_counts_every_row():
     seen = []
-    engine_of(qwen_pair(), max_batch_rows=5).generate(PROMPTS, request(), lambda done, total: seen.append((done, total)))
-    assert seen[-1] == (12, 12) and all(a[0] < b[0] for a, b in zip(seen, seen[1:], strict=False))
+    engine_of(qwen_pair(), max_batch_rows=5).generate(
+        PROMPTS, request(), lambda done, total: seen.append((done, total))
+    )
+    assert seen[-1] == (12, 12)
+    assert all(a[0] < b[0] for a, b in itertools.pairwise(seen))
 
 
 @pytest.mark.parametrize(

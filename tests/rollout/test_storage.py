@@ -40,9 +40,12 @@ def test_round_trip(tmp_path, radius, score, dtype):
 
 
 def test_documented_columns_are_the_schema():
-    documented = [line.split()[0] for line in rollout_schema.__doc__.splitlines() if "  list<" in line or "int64  " in line]
+    documented = [
+        line.split()[0] for line in rollout_schema.__doc__.splitlines() if "  list<" in line or "int64  " in line
+    ]
     names = rollout_schema().names
-    assert set(documented) <= set(names) and len(documented) > 10
+    assert set(documented) <= set(names)
+    assert len(documented) > 10
 
 
 def test_bad_files_are_named(tmp_path):
@@ -73,7 +76,8 @@ def test_batches_join_and_split():
     batch = rollout()
     parts = [batch.select(range(0, 4)), batch.select(range(4, len(batch)))]
     joined = RolloutBatch.concatenate(parts)
-    assert torch.equal(joined.completion_ids, batch.completion_ids) and joined.finish_reasons == batch.finish_reasons
+    assert torch.equal(joined.completion_ids, batch.completion_ids)
+    assert joined.finish_reasons == batch.finish_reasons
     with pytest.raises(ValueError, match="trust_region_radius"):
         RolloutBatch.concatenate([batch, rollout(0.0)])
     with pytest.raises(ValueError, match="at least one"):

@@ -25,19 +25,25 @@ def test_a_sync_changes_the_student_alone():
     used, new = engine(), tiny_qwen3(VOCAB, seed=3, scale=0.3)
     before, teacher = used.student_checksum(), used.teacher_checksum()
     report = used.sync_student(plain_state(new), version=5)
-    assert report.version == 5 and report.probe_change > 0.01 and report.seconds >= 0
+    assert report.version == 5
+    assert report.probe_change > 0.01
+    assert report.seconds >= 0
     assert used.student_checksum() == report.checksum == model_checksum(plain_state(new)) != before
     assert used.teacher_checksum() == teacher
-    fresh = ResidentEngine(HFDecoder(copy.deepcopy(new), VOCAB), HFDecoder(tiny_qwen3(VOCAB, seed=2, scale=0.3), VOCAB), [0])
+    fresh = ResidentEngine(
+        HFDecoder(copy.deepcopy(new), VOCAB), HFDecoder(tiny_qwen3(VOCAB, seed=2, scale=0.3), VOCAB), [0]
+    )
     a, b = (e.generate([Prompt(0, (3, 4))], REQUEST) for e in (used, fresh))
-    assert torch.equal(a.completion_ids, b.completion_ids) and a.student_version == 5
+    assert torch.equal(a.completion_ids, b.completion_ids)
+    assert a.student_version == 5
 
 
 def test_the_same_weights_change_nothing():
     used = engine()
     before = used.student_checksum()
     report = used.sync_student(plain_state(tiny_qwen3(VOCAB, seed=1, scale=0.3)), version=1)
-    assert report.probe_change == 0.0 and report.checksum == before
+    assert report.probe_change == 0.0
+    assert report.checksum == before
 
 
 def test_a_stale_cache_is_refused():

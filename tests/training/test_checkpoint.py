@@ -33,7 +33,9 @@ def test_order_and_the_last_good_one(tmp_path):
     assert [path.name for path in list_checkpoints(tmp_path)] == ["checkpoint-100", "checkpoint-10", "checkpoint-9"]
     (tmp_path / "checkpoint-100" / "optimizer.pt").write_bytes(b"stat")
     path, refused = last_good_checkpoint(tmp_path, FACTS)
-    assert path.name == "checkpoint-10" and len(refused) == 1 and "4 bytes" in refused[0]
+    assert path.name == "checkpoint-10"
+    assert len(refused) == 1
+    assert "4 bytes" in refused[0]
 
 
 @pytest.mark.parametrize(

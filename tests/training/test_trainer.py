@@ -146,7 +146,7 @@ def test_annealing_ends_corrections_and_teacher_forwards(tmp_path):
             self.student, self.teacher = [], []
 
         def on_step_end(self, args, state, control, **kwargs):
-            self.student.append(run.last_sync.checksum)
+            self.student.append(run.rollouts.last_sync.checksum)
             self.teacher.append(run.engine.teacher_checksum())
 
     sums = Sums()
@@ -157,10 +157,12 @@ def test_annealing_ends_corrections_and_teacher_forwards(tmp_path):
     assert all(line["rollout/teacher_q_forwards"] > 0 for line in lines[:2])
     assert all(line["rollout/teacher_q_forwards"] == 0 == line["rollout/correction_rate"] for line in lines[2:])
     assert lines[0]["rollout/correction_rate"] > 0
-    assert len(set(sums.student)) == 5 and len(set(sums.teacher)) == 1
+    assert len(set(sums.student)) == 5
+    assert len(set(sums.teacher)) == 1
     for step, line in enumerate(lines, start=1):
         batch, facts = read_rollouts(tmp_path / "rollouts" / f"step-{step:06d}.parquet")
-        assert batch.student_version == step - 1 and facts == {"method": "saki", "step": str(step)}
+        assert batch.student_version == step - 1
+        assert facts == {"method": "saki", "step": str(step)}
         assert line["train/logprob_gap_max"] < 1e-4
 
 
@@ -179,7 +181,8 @@ def test_resume_is_bit_equal_and_logs_each_step_once(tmp_path):
         [{k: v for k, v in line.items() if not k.startswith(("time/", "sync/"))} for line in metrics(tmp_path / name)]
         for name in ("whole", "part")
     ]
-    assert timeless[0] == timeless[1] and [line["step"] for line in timeless[0]] == [1, 2, 3, 4, 5]
+    assert timeless[0] == timeless[1]
+    assert [line["step"] for line in timeless[0]] == [1, 2, 3, 4, 5]
 
 
 def test_evaluation_during_training(tmp_path):

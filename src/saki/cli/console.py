@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+import saki
 from saki.rollout.protocol import ProgressCallback
 
 
@@ -84,3 +86,16 @@ def git_commit() -> str | None:
         ["git", "-C", str(here), "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
     )
     return result.stdout.strip() or None if result.returncode == 0 else None
+
+
+def run_facts() -> dict[str, Any]:
+    """Commit and versions, for ``config.resolved.yaml``."""
+    import transformers
+
+    versions = {
+        "saki": saki.__version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+    }
+    return {"commit": git_commit(), "versions": versions}

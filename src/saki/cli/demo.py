@@ -14,7 +14,7 @@ import torch
 
 from saki import lab
 from saki.analysis.report import write_report
-from saki.cli.console import fresh_folder, git_commit, print_json, progress_bar
+from saki.cli.console import fresh_folder, git_commit, print_json, progress_bar, run_facts
 from saki.cli.engines import model_engine
 from saki.config import CommandParser, write_resolved
 from saki.config.commands import CommonArguments, DemoArguments
@@ -84,9 +84,19 @@ def run(argv: Sequence[str]) -> int:
                 samples_path=folder / "samples" / label.replace(" ", "_"),
             )  # fmt: skip
 
-    before, of_teacher = measure(student, "student before"), measure(teacher, "teacher")
+    results: dict[str, EvaluationResult] = {}
+
+    def keep(key: str, result: EvaluationResult) -> EvaluationResult:
+        """Results are on disk as they come."""
+        results[key] = result
+        stored = {name: value.to_json() for name, value in results.items()}
+        (folder / "evaluation.json").write_text(json.dumps(stored, indent=2))
+        return result
+
+    before = keep("before", measure(student, "student before"))
+    of_teacher = keep("teacher", measure(teacher, "teacher"))
     config = lab_config(str(folder), method=args.method, max_steps=args.max_steps, seed=args.seed)
-    write_resolved(folder / "config.resolved.yaml", args, config)
+    write_resolved(folder / "config.resolved.yaml", args, config, facts=run_facts())
     trainer = SakiTrainer(
         model=student,
         teacher_model=teacher,
@@ -97,14 +107,10 @@ def run(argv: Sequence[str]) -> int:
     counts = AnnealCounts(trainer, TeacherForwards(teacher))
     trainer.train()
     trainer.save_model(str(folder / "model"))
-    after = measure(student, "student after")
-
-    results = {"student before": before, "student after": after, "teacher": of_teacher}
-    stored = {"before": before.to_json(), "after": after.to_json(), "teacher": of_teacher.to_json()}
-    (folder / "evaluation.json").write_text(json.dumps(stored, indent=2))
+    after = keep("after", measure(student, "student after"))
     report = write_report(folder, decode=lambda ids: str(tokenizer.decode(ids)))
     print()
-    print(text_table(results))
+    print(text_table({"student before": before, "student after": after, "teacher": of_teacher}))
     print()
     positions, steps = pinsker_violations(folder / "rollouts")
     seconds = time.perf_counter() - begin

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from saki import lab
-from saki.cli.console import fresh_folder, pick_device, pick_dtype, print_json, progress_bar
+from saki.cli.console import fresh_folder, pick_device, pick_dtype, print_json, progress_bar, run_facts
 from saki.cli.engines import model_engine
 from saki.config import CommandParser, UsageError, write_resolved
 from saki.config.commands import CommonArguments, EvalArguments
@@ -54,7 +54,7 @@ def run(argv: Sequence[str]) -> int:
     results = {args.model: result}
     print(text_table(results))
     if folder:
-        write_resolved(folder / "config.resolved.yaml", common, args)
+        write_resolved(folder / "config.resolved.yaml", common, args, facts=run_facts())
         (folder / "evaluation.json").write_text(json.dumps({args.model: result.to_json()}, indent=2))
         (folder / "evaluation.md").write_text(markdown_table(results) + "\n")
         print(f"written to {folder}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from saki.cli.console import fresh_folder, pick_device, pick_dtype, print_json, progress_bar
+from saki.cli.console import fresh_folder, pick_device, pick_dtype, print_json, progress_bar, run_facts
 from saki.config import CommandParser, UsageError, write_resolved
 from saki.config.commands import CommonArguments, RolloutArguments
 from saki.config.sources import model_path, prompt_rows
@@ -86,7 +86,7 @@ def run(argv: Sequence[str]) -> int:
         f"mean TV {summary['mean_tv']:.4f}, Pinsker bound {summary['pinsker_bound']:.4f}"
     )
     if folder:
-        write_resolved(folder / "config.resolved.yaml", common, args)
+        write_resolved(folder / "config.resolved.yaml", common, args, facts=run_facts())
         write_rollouts(folder / "rollouts.parquet", batch, {"method": method.name})
         summary["file"] = str(folder / "rollouts.parquet")
         print(f"written to {summary['file']}")

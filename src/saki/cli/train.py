@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from saki.analysis.report import write_report
-from saki.cli.console import git_commit, print_json
+from saki.cli.console import git_commit, print_json, run_facts
 from saki.config import CommandParser, UsageError, write_resolved
 from saki.config.commands import CommonArguments, TrainArguments
 from saki.config.sources import model_path, prompt_rows
@@ -44,7 +44,7 @@ def run(argv: Sequence[str]) -> int:
         teacher_processing_class=teacher_tokenizer,
         peft_config=lora_config(args.lora_rank, args.lora_alpha) if args.lora_rank else None,
     )
-    write_resolved(folder / "config.resolved.yaml", common, args, config)
+    write_resolved(folder / "config.resolved.yaml", common, args, config, facts=run_facts())
     outcome = trainer.train(resume_from_checkpoint=True if args.resume else None)
     trainer.save_model(str(folder / "model"))
     report = write_report(folder, decode=lambda ids: str(tokenizer.decode(ids)))

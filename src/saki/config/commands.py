@@ -28,9 +28,7 @@ class PairArguments:
 
     model: str = option(LAB_STUDENT, "Student: a folder, a hub name, or lab/student.")
     teacher_model: str = option(LAB_TEACHER, "Teacher: a folder, a hub name, or lab/teacher.")
-    teacher_dtype: str = option(
-        "auto", "Dtype of the teacher: auto (as stored), float32, bfloat16."
-    )
+    teacher_dtype: str = option("auto", "Dtype of the teacher: auto (as stored), float32, bfloat16.")
     revision: str | None = option(None, "Revision of the student on the hub.")
     trust_remote_code: bool = option(False, "Run code that a model folder brings along.")
 
@@ -41,9 +39,7 @@ class TrainArguments(PairArguments):
 
     model: str | None = option(None, "Student: a folder, a hub name, or lab/student.")
     teacher_model: str | None = option(None, "Teacher: a folder, a hub name, or lab/teacher.")
-    dataset: str | None = option(
-        None, "Prompts: a parquet, JSON-lines or CSV file, a folder, a hub name, or lab."
-    )
+    dataset: str | None = option(None, "Prompts: a parquet, JSON-lines or CSV file, a folder, a hub name, or lab.")
     dataset_split: str | None = option(None, "Split of the data set.")
     eval_dataset: str | None = option(None, "Prompts for evaluation during training.")
     resume: bool = option(False, "Go on from the last good checkpoint of --out.")

@@ -6,13 +6,17 @@ import argparse
 import contextlib
 import dataclasses
 import difflib
+import enum
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
 from transformers import HfArgumentParser, TrainingArguments
+
+FACT_KEYS = ("commit", "versions")
+"""What a resolved configuration records beside options; ignored when it is read again."""
 
 
 class UsageError(ValueError):
@@ -94,7 +98,7 @@ class CommandParser(HfArgumentParser):
                 action.required = False
 
     def _take_file(self, path: Path) -> None:
-        values = read_yaml(path)
+        values = {key: value for key, value in read_yaml(path).items() if key not in FACT_KEYS}
         for key in values:
             self._check_key(key.replace("-", "_"), str(path))
         self.set_defaults(**{key.replace("-", "_"): _plain(value) for key, value in values.items()})
@@ -126,28 +130,34 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return values
 
 
-def write_resolved(path: Path, *parts: Any) -> None:
-    """Write every field of the dataclasses as one flat YAML mapping.
+def write_resolved(path: Path, *parts: Any, facts: Mapping[str, Any] | None = None) -> None:
+    """Write every field of the dataclasses as one flat YAML mapping, which the command takes again.
 
     Args:
         path: ``config.resolved.yaml``.
         *parts: Dataclass instances; later ones do not repeat keys of earlier ones.
+        facts: Values of :data:`FACT_KEYS`.
     """
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = dict(facts or {})
     for part in parts:
         for field in dataclasses.fields(part):
-            if field.init and field.name not in values:
+            secret = field.name.endswith("_token")
+            if field.init and not secret and field.name not in values:
                 values[field.name] = _plain(getattr(part, field.name))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml.safe_dump(values, sort_keys=True, allow_unicode=True))
 
 
 def _plain(value: Any) -> Any:
-    """Values that YAML writes and argparse takes: no enums, no paths, no objects."""
-    if isinstance(value, dict):
+    """Values that YAML writes and the parser takes: no enums, no paths, no objects."""
+    if isinstance(value, enum.Enum):
+        return value.value
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if hasattr(value, "to_dict"):
+        value = value.to_dict()
+    if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
-    if value is None or isinstance(value, (bool, int, float, str)) and type(value) in (bool, int, float, str):
-        return value
-    return getattr(value, "value", None) or str(value)
+    return str(value)

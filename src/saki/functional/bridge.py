@@ -196,9 +196,7 @@ class BridgeProblem:
 
     def select(self, rows: Tensor) -> BridgeProblem:
         """The same problem for some rows, flattened."""
-        picked = {
-            name: getattr(self, name)[rows] for name in self.__dataclass_fields__ if name not in ("shape",)
-        }
+        picked = {name: getattr(self, name)[rows] for name in self.__dataclass_fields__ if name not in ("shape",)}
         return BridgeProblem(shape=torch.Size([int(rows.shape[0])]), **picked)
 
     def kl_and_variance(self, beta: Tensor) -> tuple[Tensor, Tensor]:

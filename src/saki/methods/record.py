@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from saki.objectives import TokenTargets
@@ -66,9 +67,41 @@ class Method:
         """
         routes = self.router(batch).masked_fill(~batch.response_mask, -1)
         valid = routes[batch.response_mask]
-        if valid.numel() and not (0 <= int(valid.min()) and int(valid.max()) < len(self.branches)):
+        if valid.numel() and not (int(valid.min()) >= 0 and int(valid.max()) < len(self.branches)):
             raise ValueError(
                 f"the router of method {self.name!r} gave branch {int(valid.min())} to {int(valid.max())}, "
                 f"expected 0 to {len(self.branches) - 1}"
             )
         return routes
+
+    def target_ids(self, routes: Tensor, targets: TokenTargets) -> Tensor:
+        """The token that trains each position: [N] ids, for [N] branch indices."""
+        ids = targets.completion_ids.clone()
+        for index, branch in enumerate(self.branches):
+            chosen = routes == index
+            ids[chosen] = branch.target(targets)[chosen]
+        return ids
+
+    def token_losses(
+        self, logprobs: Tensor, routes: Tensor, targets: TokenTargets, advantage_clip: float | None
+    ) -> tuple[Tensor, Tensor]:
+        """Each token's loss by its branch (Eq. 16 before the sum).
+
+        Args:
+            logprobs: [N] log pi of :meth:`target_ids`, with gradient.
+            routes: [N] branch indices.
+            targets: What is known of the N tokens.
+            advantage_clip: Bound on |A|, nats, or None.
+
+        Returns:
+            [N] losses in nats, and [N] bool: True where an advantage was clamped.
+        """
+        losses = torch.zeros_like(logprobs)
+        clamped = torch.zeros_like(routes, dtype=torch.bool)
+        for index, branch in enumerate(self.branches):
+            chosen = torch.nonzero(routes == index).flatten()
+            part, was_clamped = branch.loss(logprobs[chosen], targets.select(chosen), advantage_clip)
+            losses = losses.index_put((chosen,), part)
+            if was_clamped is not None:
+                clamped[chosen] = was_clamped
+        return losses, clamped

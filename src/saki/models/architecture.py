@@ -20,6 +20,7 @@ own attention code              ``_supports_attention_backend`` is False: attent
 encoders run as decoders        transformers has a masked language model for the config (BERT and its kin)
 multimodal wrappers             the text config is not the config itself
 sliding windows                 handled: reported layer by layer
+rotary frequencies that change  handled: ``rope_type`` dynamic and longrope give the length up to which they do not
 ==============================  =========================================================================
 """
 
@@ -57,7 +58,7 @@ _REFUSED_TYPES = {
 """Model types whose attention is not plain, though no field of the config says so."""
 
 _VERIFIED = """
-    afmoe apertus arcee aria_text bitnet cohere cohere2 cohere2_moe ctrl cwm ernie4_5 ernie4_5_moe exaone4
+    afmoe apertus arcee aria_text bitnet cohere cohere2 cohere2_moe ctrl cwm dots1 ernie4_5 ernie4_5_moe exaone4
     exaone_moe flex_olmo gemma gemma2 gemma3_text glm glm4 glm4_moe gpt2 gpt_bigcode gpt_neox granite granitemoe
     granitemoeshared helium hunyuan_v1_dense hunyuan_v1_moe hy_v3 hyperclovax jais2 jetmoe laguna lfm2 llama mellum
     minimax_m2 minimax_m3_vl_text ministral ministral3 mistral mixtral modernbert-decoder nanochat nemotron olmo
@@ -94,6 +95,9 @@ class ArchitectureReport:
         final_logit_softcap: c of ``c * tanh(logits / c)``, or None.
         logit_factors: Names and values of the config's factors on the logits that are not 1. Whether one
             multiplies or divides depends on the model, so take logits from the model's own forward.
+        max_static_positions: Longest sequence (tokens, prompt and completion) for which the rotary frequencies stay
+            as they are, or None where they always do. Above it the library computes them from the longest row of the
+            batch, so that cached keys, and neighbours, would count with other frequencies: keep rollouts below it.
         verified: Whether decoding through slabs was compared with a full forward for this model type.
     """
 
@@ -105,6 +109,7 @@ class ArchitectureReport:
     attention_softcap: float | None
     final_logit_softcap: float | None
     logit_factors: tuple[tuple[str, float], ...]
+    max_static_positions: int | None
     verified: bool
 
     @property
@@ -171,6 +176,7 @@ def check_architecture(
         attention_softcap=softcap,
         final_logit_softcap=getattr(config, "final_logit_softcapping", None),
         logit_factors=factors,
+        max_static_positions=_max_static_positions(config),
         verified=name in VERIFIED_TYPES,
     )
 
@@ -228,6 +234,19 @@ def _window(config: Any, name: str) -> int:
     if window is None:
         raise _refusal(name, "sliding-window layers without a window in the config")
     return window
+
+
+def _max_static_positions(config: Any) -> int | None:
+    rope = getattr(config, "rope_parameters", None) or {}
+    entries = [rope, *(entry for entry in rope.values() if isinstance(entry, dict))]
+    limits = []
+    for entry in entries:
+        kind = entry.get("rope_type") or ""
+        if "dynamic" in kind:
+            limits.append(int(config.max_position_embeddings))
+        elif kind == "longrope":
+            limits.append(int(entry.get("original_max_position_embeddings") or config.max_position_embeddings))
+    return min(limits, default=None)
 
 
 def _library_class(config: Any, name: str) -> type:

@@ -24,10 +24,17 @@ class TokenTargets:
     teacher_logprobs: Tensor
     student_logprobs: Tensor
 
+    def select(self, index: Tensor) -> TokenTargets:
+        """The targets of some tokens."""
+        return TokenTargets(
+            self.completion_ids[index],
+            self.teacher_mode_ids[index],
+            self.teacher_logprobs[index],
+            self.student_logprobs[index],
+        )
 
-def log_ratio_advantage(
-    policy_logprobs: Tensor, teacher_logprobs: Tensor, clip: float | None
-) -> tuple[Tensor, Tensor]:
+
+def log_ratio_advantage(policy_logprobs: Tensor, teacher_logprobs: Tensor, clip: float | None) -> tuple[Tensor, Tensor]:
     """A = -sg[log p(y) - log T(y)] (Eq. 13, 26, 33), clamped to [-clip, clip].
 
     log p is the trainer's own recomputed log-prob. With clip None nothing is clamped.

@@ -36,6 +36,7 @@ def slab_attention(
         value: [B, H_kv, S, D].
         attention_mask: [B, 1, Q, S] bool, True = attend.
         scaling: Factor on the scores; None stands for 1 / sqrt(D).
+        **kwargs: What else the library passes; the mask says it all already.
 
     Returns:
         [B, Q, H_q, D_v], and None for the weights.

@@ -100,9 +100,7 @@ def verify_block(
     if rows.numel():
         where = at[rows]
         row_log_p = log_p[rows, where]
-        u = bridge_log_ratio(
-            row_log_p, log_t[rows, where], bridge.beta[rows, where], bridge.log_partition[rows, where]
-        )
+        u = bridge_log_ratio(row_log_p, log_t[rows, where], bridge.beta[rows, where], bridge.log_partition[rows, where])
         draws, has_weight = draw_residual(row_log_p, u, keys.select(rows), positions[rows, where])
         num_empty = int((~has_weight).sum())
         rows, where, draws = rows[has_weight], where[has_weight], draws[has_weight]

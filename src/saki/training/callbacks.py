@@ -79,9 +79,7 @@ class ConsoleCallback(TrainerCallback):
         if state.is_world_process_zero:
             self.bar = tqdm(total=state.max_steps, initial=state.global_step, unit=" steps", dynamic_ncols=True)
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Advance it."""
         if self.bar is not None:
             self.bar.update(state.global_step - self.bar.n)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from transformers import TrainingArguments
 
@@ -30,7 +30,8 @@ class SakiConfig(TrainingArguments):
         default=0.02, metadata={"help": "Bound on KL(q||p) at step 1, in nats. 0 rolls out the student alone."}
     )
     radius_schedule: str = field(
-        default="linear", metadata={"help": "How the radius changes: 'linear' to 0 over radius_anneal_steps, 'constant'."}
+        default="linear",
+        metadata={"help": "How the radius changes: 'linear' to 0 over radius_anneal_steps, 'constant'."},
     )
     radius_anneal_steps: int = field(
         default=50, metadata={"help": "Steps over which the linear schedule takes the radius to 0."}
@@ -46,7 +47,9 @@ class SakiConfig(TrainingArguments):
     rollout_batch_rows: int = field(default=64, metadata={"help": "Completions that roll out together in the engine."})
     rollout_dtype: str = field(
         default="auto",
-        metadata={"help": "Dtype of the engine's student: auto (bfloat16 under bf16, else the trainer's), float32, bfloat16."},
+        metadata={
+            "help": "Dtype of the engine's student: auto (bfloat16 under bf16, else the trainer's), float32, bfloat16."
+        },
     )
     loss_chunk_tokens: int = field(
         default=1024, metadata={"help": "Response tokens whose full-vocabulary logits exist at once in the loss."}
@@ -67,14 +70,14 @@ class SakiConfig(TrainingArguments):
     per_device_train_batch_size: int = field(default=8, metadata={"help": "Completions per device and micro-batch."})
     logging_steps: float = field(default=1, metadata={"help": "Steps between log lines."})
     save_steps: float = field(default=50, metadata={"help": "Steps between checkpoints."})
-    report_to: None | str | list[str] = field(
+    report_to: None | str | list[str] = field(  # noqa: RUF036  (the order that the library's parser reads)
         default="tensorboard", metadata={"help": "Trackers: tensorboard, wandb, trackio, none, ..."}
     )
     bf16: bool = field(default=False, metadata={"help": "bfloat16 autocast for the update (weights stay float32)."})
     remove_unused_columns: bool = field(default=False, metadata={"help": "Must stay off: prompts are columns."})
     logging_nan_inf_filter: bool = field(default=False, metadata={"help": "Must stay off: a NaN loss must show."})
 
-    _VALID_DICT_FIELDS = [*TrainingArguments._VALID_DICT_FIELDS, "chat_template_kwargs"]
+    _VALID_DICT_FIELDS: ClassVar[list[str]] = [*TrainingArguments._VALID_DICT_FIELDS, "chat_template_kwargs"]
 
     def __post_init__(self) -> None:
         """Check the fields and derive gradient accumulation.

@@ -53,9 +53,7 @@ class PolicyHead:
             head = causal_lm.get_output_embeddings()
             pieces = [
                 checkpoint(self._project, head, part, ids, use_reentrant=False)
-                for part, ids in zip(
-                    hidden.split(self.chunk_tokens), targets.split(self.chunk_tokens), strict=True
-                )
+                for part, ids in zip(hidden.split(self.chunk_tokens), targets.split(self.chunk_tokens), strict=True)
             ]
             return torch.cat(pieces) if pieces else hidden.new_zeros(targets.shape)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from saki.functional import request_seed
 from saki.methods import Method, get_method
 from saki.models import load_causal_lm, load_tokenizer, plain_state, resolve_pair
 from saki.objectives import TokenTargets
-from saki.rollout import RolloutEngine, write_rollouts
+from saki.rollout import RolloutEngine
 from saki.training.callbacks import ConsoleCallback, MetricsFileCallback
 from saki.training.checkpoint import (
     STAGING,
@@ -34,19 +33,16 @@ from saki.training.checkpoint import (
 )
 from saki.training.config import SakiConfig
 from saki.training.engines import resident_engine
-from saki.training.metrics import MetricSums, record_rollout, record_update
+from saki.training.metrics import MetricSums, record_update
 from saki.training.policy import PolicyHead
+from saki.training.rollouts import StepRollouts, TrainingDivergedError
 from saki.training.sampler import CompletionDataset, StepSampler, keep_as_list
-from saki.types import Prompt, RolloutBatch, RolloutRequest
+from saki.types import RolloutBatch, RolloutRequest
 
 logger = logging.getLogger(__name__)
 
 EvalGrader = Callable[[str, str], bool]
 """(completion text, reference answer) -> correct."""
-
-
-class TrainingDivergedError(RuntimeError):
-    """The loss of a step is not a finite number."""
 
 
 class SakiTrainer(Trainer):
@@ -140,7 +136,7 @@ class SakiTrainer(Trainer):
             device=args.device,
             max_batch_rows=args.rollout_batch_rows,
         )
-        self._synced_version: int | None = None
+        self.rollouts = StepRollouts(self.engine, self.method, self.prompts.prompts, args, self._sums)
 
     # ---- data ----------------------------------------------------------------------------------------------------
 
@@ -158,10 +154,9 @@ class SakiTrainer(Trainer):
         """
         micro_items = [next(epoch_iterator) for _ in range(num_batches)]
         step = self.state.global_step + 1
-        self._sync_engine(self.state.global_step)
-        batch = self._rollout([item for items in micro_items for item in items], step)
+        self._sync_engine()
+        batch = self.rollouts.roll_out([item for items in micro_items for item in items], step)
         routes = self.method.route(batch)
-        record_rollout(self._sums, batch)
         num_valid = torch.tensor(batch.num_valid_tokens, device=device)
         num_valid = self.accelerator.reduce(num_valid, reduction="sum")
         micro_batches, begin = [], 0
@@ -174,71 +169,9 @@ class SakiTrainer(Trainer):
         self._rollout_done_at = time.perf_counter()
         return micro_batches, num_valid
 
-    def _rollout(self, items: Sequence[dict[str, int]], step: int) -> RolloutBatch:
-        """Roll out the completions of a step; row i belongs to item i."""
-        args = self._args
-        samples: dict[int, list[int]] = {}
-        for item in items:
-            samples.setdefault(item["prompt"], []).append(item["sample"])
-        prompts = [
-            replace(self.prompts.prompts[index], sample_indices=tuple(chosen)) for index, chosen in samples.items()
-        ]
-        request = RolloutRequest(
-            seed=request_seed(args.seed, "train", step),
-            max_completion_length=args.max_completion_length,
-            num_generations=args.num_generations,
-            behavior=self.method.behavior,
-            trust_region_radius=args.radius_at(step) if self.method.behavior == "bridge" else 0.0,
-            block_size=args.block_size,
-        )
-        begin, before = time.perf_counter(), self.engine.stats()
-        batch = self.engine.generate(prompts, request)
-        seconds, after = time.perf_counter() - begin, self.engine.stats()
-        score_seconds = after.seconds.get("score", 0.0) - before.seconds.get("score", 0.0)
-        self._sums.add("time/rollout_s", seconds - score_seconds, 1)
-        self._sums.add("time/score_s", score_seconds, 1)
-        self._sums.add("time/tokens_per_s", batch.num_valid_tokens, seconds)
-        self._sums.set("rollout/teacher_q_forwards", after.teacher_q_forwards - before.teacher_q_forwards)
-        order = {prompt: place for place, prompt in enumerate(samples)}
-        if [order[item["prompt"]] for item in items] != sorted(order[item["prompt"]] for item in items):
-            batch = batch.select(_rows_of(items, samples))
-        if args.save_rollouts_steps and step % args.save_rollouts_steps == 0:
-            suffix = f"-rank{args.process_index}" if args.world_size > 1 else ""
-            path = args.run_dir / "rollouts" / f"step-{step:06d}{suffix}.parquet"
-            write_rollouts(path, batch, {"method": self.method.name, "step": str(step)})
-        self._warn_of(batch, step)
-        return batch
-
-    def _warn_of(self, batch: RolloutBatch, step: int) -> None:
-        for row, reason in enumerate(batch.finish_reasons):
-            if reason == "nan":
-                logger.warning(
-                    "step %d: prompt %d, sample %d ended after %d tokens because a model gave NaN",
-                    step, int(batch.prompt_keys[row]), int(batch.sample_indices[row]), int(batch.lengths[row]),
-                )  # fmt: skip
-        truncated = sum(reason == "length" for reason in batch.finish_reasons) / len(batch)
-        if step == 1 and truncated > 0.5:
-            logger.warning(
-                "%.0f%% of the completions of step 1 reached max_completion_length = %d; raise it if they should end",
-                100 * truncated, self._args.max_completion_length,
-            )  # fmt: skip
-        missing = torch.isnan(batch.teacher_logprobs) & batch.response_mask
-        if bool(missing.any()):
-            row = int(missing.any(dim=1).nonzero()[0])
-            raise TrainingDivergedError(
-                f"the teacher gave no finite score for prompt {int(batch.prompt_keys[row])}, "
-                f"sample {int(batch.sample_indices[row])} at step {step}"
-            )
-
-    def _sync_engine(self, version: int) -> None:
-        """Give the engine the current weights, unless it has them."""
-        if self._synced_version == version:
-            return
-        begin = time.perf_counter()
-        self.last_sync = self.engine.sync_student(plain_state(self.accelerator.unwrap_model(self.model)), version)
-        self._sums.add("time/sync_s", time.perf_counter() - begin, 1)
-        self._sums.set("sync/probe_change", self.last_sync.probe_change)
-        self._synced_version = version
+    def _sync_engine(self) -> None:
+        """Give the engine the weights of the present step, unless it has them."""
+        self.rollouts.sync(lambda: plain_state(self.accelerator.unwrap_model(self.model)), self.state.global_step)
 
     # ---- loss ----------------------------------------------------------------------------------------------------
 
@@ -265,27 +198,10 @@ class SakiTrainer(Trainer):
             teacher_logprobs=inputs["teacher_logprobs"][mask],
             student_logprobs=inputs["student_logprobs"][mask],
         )
-        wanted = targets.completion_ids.clone()
-        for index, branch in enumerate(self.method.branches):
-            chosen = routes == index
-            wanted[chosen] = branch.target(targets)[chosen]
-        ids = torch.stack([targets.completion_ids, wanted], dim=1)
+        ids = torch.stack([targets.completion_ids, self.method.target_ids(routes, targets)], dim=1)
         with self.accelerator.autocast():
             logprobs = self._policy.logprobs(model, self.accelerator.unwrap_model(model), inputs, ids)
-        losses = torch.zeros_like(logprobs[:, 0])
-        clamped = torch.zeros_like(routes, dtype=torch.bool)
-        for index, branch in enumerate(self.method.branches):
-            chosen = torch.nonzero(routes == index).flatten()
-            part = TokenTargets(
-                completion_ids=targets.completion_ids[chosen],
-                teacher_mode_ids=targets.teacher_mode_ids[chosen],
-                teacher_logprobs=targets.teacher_logprobs[chosen].to(logprobs.dtype),
-                student_logprobs=targets.student_logprobs[chosen].to(logprobs.dtype),
-            )
-            branch_losses, was_clamped = branch.loss(logprobs[chosen, 1], part, self._args.advantage_clip)
-            losses = losses.index_put((chosen,), branch_losses)
-            if was_clamped is not None:
-                clamped[chosen] = was_clamped
+        losses, clamped = self.method.token_losses(logprobs[:, 1], routes, targets, self._args.advantage_clip)
         gap = (logprobs[:, 0].detach() - targets.student_logprobs).abs()
         names = tuple(branch.name for branch in self.method.branches)
         record_update(self._sums, names, routes, losses.detach(), clamped, gap)
@@ -318,7 +234,7 @@ class SakiTrainer(Trainer):
             raise ValueError("there is no eval_dataset; pass one to the trainer or to evaluate()")
         rendered = self.eval_prompts if rows is self._eval_rows else _render(rows, self._tokenizer, args)
         assert rendered is not None
-        self._sync_engine(self.state.global_step)
+        self._sync_engine()
         request = RolloutRequest(
             seed=request_seed(args.seed, "eval", 0),
             max_completion_length=args.max_completion_length,
@@ -373,7 +289,7 @@ class SakiTrainer(Trainer):
             resume_from_checkpoint = str(path)
         elif isinstance(resume_from_checkpoint, str):
             check_checkpoint(Path(resume_from_checkpoint), self._facts())
-        self._synced_version = None
+        self.rollouts.synced_version = None
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
 
     def _facts(self) -> dict[str, Any]:
@@ -456,12 +372,3 @@ def _render(rows: Any, tokenizer: PreTrainedTokenizerBase, args: SakiConfig) -> 
         if count:
             logger.warning("%d of %d prompts skipped: %s", count, len(rows), reason)
     return rendered
-
-
-def _rows_of(items: Sequence[dict[str, int]], samples: dict[int, list[int]]) -> list[int]:
-    """Where each item's row lies in a batch whose prompts come in the order of ``samples``."""
-    first, offset = {}, 0
-    for prompt, chosen in samples.items():
-        first[prompt] = offset
-        offset += len(chosen)
-    return [first[item["prompt"]] + samples[item["prompt"]].index(item["sample"]) for item in items]

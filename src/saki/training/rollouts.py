@@ -1,0 +1,137 @@
+"""A step's rollout: the request, the engine's weights, the file, and what must be said about it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from saki.functional import request_seed
+from saki.methods import Method
+from saki.rollout import RolloutEngine, SyncReport, write_rollouts
+from saki.training.config import SakiConfig
+from saki.training.metrics import MetricSums, record_rollout
+from saki.types import Prompt, RolloutBatch, RolloutRequest
+
+logger = logging.getLogger(__name__)
+
+TRUNCATION_WARNING_SHARE = 0.5
+
+
+class TrainingDivergedError(RuntimeError):
+    """A loss or a score of a step is not a finite number."""
+
+
+class StepRollouts:
+    """Asks an engine for the completions of optimizer steps.
+
+    Args:
+        engine: The engine.
+        method: Says whose law is sampled.
+        prompts: Rendered prompts; items point here.
+        args: The configuration.
+        sums: Where metrics go.
+
+    Attributes:
+        synced_version: Version of the weights that the engine holds, or None if unknown.
+        last_sync: Report of the last weight sync.
+    """
+
+    def __init__(
+        self, engine: RolloutEngine, method: Method, prompts: Sequence[Prompt], args: SakiConfig, sums: MetricSums
+    ) -> None:
+        self._engine, self._method, self._prompts, self._args, self._sums = engine, method, prompts, args, sums
+        self.synced_version: int | None = None
+        self.last_sync: SyncReport | None = None
+
+    def sync(self, weights: Callable[[], Iterable[tuple[str, Tensor]]], version: int) -> None:
+        """Give the engine these weights, unless it holds that version."""
+        if self.synced_version == version:
+            return
+        self.last_sync = self._engine.sync_student(weights(), version)
+        self.synced_version = version
+        self._sums.add("time/sync_s", self.last_sync.seconds, 1)
+        self._sums.set("sync/probe_change", self.last_sync.probe_change)
+
+    def request(self, step: int) -> RolloutRequest:
+        """What an optimizer step (1-based) asks for."""
+        args = self._args
+        return RolloutRequest(
+            seed=request_seed(args.seed, "train", step),
+            max_completion_length=args.max_completion_length,
+            num_generations=args.num_generations,
+            behavior=self._method.behavior,
+            trust_region_radius=args.radius_at(step) if self._method.behavior == "bridge" else 0.0,
+            block_size=args.block_size,
+        )
+
+    def roll_out(self, items: Sequence[dict[str, int]], step: int) -> RolloutBatch:
+        """Roll out the completions of a step.
+
+        Args:
+            items: ``{"prompt": index, "sample": index}``, one a completion.
+            step: Optimizer step, from 1.
+
+        Returns:
+            The batch; row i belongs to item i. Its file is written already.
+
+        Raises:
+            TrainingDivergedError: If the teacher's score of a committed token is NaN.
+        """
+        samples: dict[int, list[int]] = {}
+        for item in items:
+            samples.setdefault(item["prompt"], []).append(item["sample"])
+        prompts = [replace(self._prompts[index], sample_indices=tuple(chosen)) for index, chosen in samples.items()]
+        begin, before = time.perf_counter(), self._engine.stats()
+        batch = self._engine.generate(prompts, self.request(step))
+        seconds, after = time.perf_counter() - begin, self._engine.stats()
+        score_seconds = after.seconds.get("score", 0.0) - before.seconds.get("score", 0.0)
+        self._sums.add("time/rollout_s", seconds - score_seconds, 1)
+        self._sums.add("time/score_s", score_seconds, 1)
+        self._sums.add("time/tokens_per_s", batch.num_valid_tokens, seconds)
+        for name in ("teacher_q_forwards", "waves", "empty_residuals"):
+            self._sums.add(f"rollout/{name}", getattr(after, name) - getattr(before, name), 1)
+        batch = batch.select(_rows_of(items, samples))
+        args = self._args
+        if args.save_rollouts_steps and step % args.save_rollouts_steps == 0:
+            suffix = f"-rank{args.process_index}" if args.world_size > 1 else ""
+            path = args.run_dir / "rollouts" / f"step-{step:06d}{suffix}.parquet"
+            write_rollouts(path, batch, {"method": self._method.name, "step": str(step)})
+        record_rollout(self._sums, batch)
+        self._check(batch, step)
+        return batch
+
+    def _check(self, batch: RolloutBatch, step: int) -> None:
+        for row, reason in enumerate(batch.finish_reasons):
+            if reason == "nan":
+                logger.warning("step %d: %s ended early because a model gave NaN", step, _name(batch, row))
+        truncated = batch.finish_reasons.count("length") / len(batch)
+        if step == 1 and truncated > TRUNCATION_WARNING_SHARE:
+            logger.warning(
+                "%.0f%% of the completions of step 1 reached max_completion_length = %d; raise it if they should end",
+                100 * truncated,
+                self._args.max_completion_length,
+            )
+        missing = (torch.isnan(batch.teacher_logprobs) & batch.response_mask).any(dim=1)
+        if bool(missing.any()):
+            row = int(missing.nonzero()[0])
+            raise TrainingDivergedError(f"the teacher's score of {_name(batch, row)} is NaN at step {step}")
+
+
+def _name(batch: RolloutBatch, row: int) -> str:
+    prompt, sample, length = int(batch.prompt_keys[row]), int(batch.sample_indices[row]), int(batch.lengths[row])
+    return f"prompt {prompt}, sample {sample} ({length} tokens)"
+
+
+def _rows_of(items: Sequence[dict[str, int]], samples: dict[int, list[int]]) -> list[int]:
+    """Where each item's row lies in a batch whose prompts come in the order of ``samples``."""
+    places, offset = {}, 0
+    for prompt, chosen in samples.items():
+        for place, sample in enumerate(chosen):
+            places[prompt, sample] = offset + place
+        offset += len(chosen)
+    return [places[item["prompt"], item["sample"]] for item in items]
