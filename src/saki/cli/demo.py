@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 from saki import lab
 from saki.analysis.report import write_report
@@ -76,7 +77,7 @@ def run(argv: Sequence[str]) -> int:
     teacher = load_causal_lm(str(lab.teacher_path()), dtype=torch.float32)
     benchmarks = lab_benchmarks(args.num_problems)
 
-    def measure(model: torch.nn.Module, label: str) -> EvaluationResult:
+    def measure(model: PreTrainedModel, label: str) -> EvaluationResult:
         engine = model_engine(model, tokenizer, batch_rows=512)
         with progress_bar(f"evaluate {label}", "samples") as progress:
             return evaluate_model(

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import copy
 
-import torch
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from saki.models import resolve_pair
 from saki.rollout import HFDecoder, ResidentEngine
 
 
 def model_engine(
-    model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, *, batch_rows: int, share: bool = False
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, batch_rows: int, share: bool = False
 ) -> ResidentEngine:
     """An engine that rolls out one model alone.
 

@@ -45,7 +45,7 @@ def run(argv: Sequence[str]) -> int:
         student_dtype=pick_dtype(args.dtype),
         teacher_dtype=args.teacher_dtype if args.dtype != "float64" else torch.float64,
         device=pick_device(args.device),
-        revision=args.revision,
+        student_revision=args.revision,
         trust_remote_code=args.trust_remote_code,
     )
     rows = prompt_rows(args.dataset, args.dataset_split, args.seed)
@@ -54,6 +54,7 @@ def run(argv: Sequence[str]) -> int:
         pair.tokenizer,
         max_prompt_length=args.max_prompt_length,
     )
+    assert pair.teacher is not None
     engine = ResidentEngine(
         HFDecoder(pair.student, pair.spec.vocab_size),
         HFDecoder(pair.teacher, pair.spec.vocab_size),

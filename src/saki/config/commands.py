@@ -34,11 +34,14 @@ class PairArguments:
 
 
 @dataclass
-class TrainArguments(PairArguments):
+class TrainArguments:
     """``saki train``."""
 
     model: str | None = option(None, "Student: a folder, a hub name, or lab/student.")
     teacher_model: str | None = option(None, "Teacher: a folder, a hub name, or lab/teacher.")
+    teacher_dtype: str = option("auto", "Dtype of the teacher: auto (as stored), float32, bfloat16.")
+    revision: str | None = option(None, "Revision of the student on the hub.")
+    trust_remote_code: bool = option(False, "Run code that a model folder brings along.")
     dataset: str | None = option(None, "Prompts: a parquet, JSON-lines or CSV file, a folder, a hub name, or lab.")
     dataset_split: str | None = option(None, "Split of the data set.")
     eval_dataset: str | None = option(None, "Prompts for evaluation during training.")

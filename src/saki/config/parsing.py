@@ -37,7 +37,7 @@ class CommandParser(HfArgumentParser):
         example: A command line to copy.
     """
 
-    def __init__(self, types: Sequence[type], prog: str, summary: str, example: str) -> None:
+    def __init__(self, types: Sequence[Any], prog: str, summary: str, example: str) -> None:
         super().__init__(
             list(types),
             prog=prog,
@@ -49,7 +49,7 @@ class CommandParser(HfArgumentParser):
         self._hide_library_fields(types)
         self.keys = tuple(field.name for kind in types for field in dataclasses.fields(kind) if field.init)
 
-    def _hide_library_fields(self, types: Sequence[type]) -> None:
+    def _hide_library_fields(self, types: Sequence[Any]) -> None:
         library = {field.name for field in dataclasses.fields(TrainingArguments)}
         own = {name for kind in types for base in kind.__mro__[:1] for name in getattr(base, "__annotations__", {})}
         for action in self._actions:

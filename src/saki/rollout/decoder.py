@@ -94,7 +94,8 @@ class HFDecoder:
         self.version = 0
         parameter = next(model.parameters())
         self.device, self.dtype = parameter.device, parameter.dtype
-        self.max_positions: int | None = getattr(config, "max_position_embeddings", None)
+        limits = (getattr(config, "max_position_embeddings", None), report.max_static_positions)
+        self.max_positions: int | None = min((limit for limit in limits if limit), default=None)
         self._windows = report.distinct_windows()
         self._masks_by_type = report.takes_mask_mapping
         names = inspect.signature(type(model).forward).parameters

@@ -2,6 +2,7 @@
 
 from saki.training.checkpoint import CheckpointError
 from saki.training.config import SakiConfig
-from saki.training.trainer import SakiTrainer, TrainingDivergedError
+from saki.training.rollouts import TrainingDivergedError
+from saki.training.trainer import SakiTrainer
 
 __all__ = ["CheckpointError", "SakiConfig", "SakiTrainer", "TrainingDivergedError"]

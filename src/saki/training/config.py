@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from transformers import TrainingArguments
 
@@ -77,8 +78,6 @@ class SakiConfig(TrainingArguments):
     remove_unused_columns: bool = field(default=False, metadata={"help": "Must stay off: prompts are columns."})
     logging_nan_inf_filter: bool = field(default=False, metadata={"help": "Must stay off: a NaN loss must show."})
 
-    _VALID_DICT_FIELDS: ClassVar[list[str]] = [*TrainingArguments._VALID_DICT_FIELDS, "chat_template_kwargs"]
-
     def __post_init__(self) -> None:
         """Check the fields and derive gradient accumulation.
 
@@ -111,8 +110,19 @@ class SakiConfig(TrainingArguments):
         if self.auto_find_batch_size:
             raise ValueError("auto_find_batch_size would change the step's rollout; set per_device_train_batch_size")
         self.radius_at(1)
+        self._read_template_kwargs()
         super().__post_init__()
         self._derive_accumulation()
+
+    def _read_template_kwargs(self) -> None:
+        """The command line gives a JSON object."""
+        if isinstance(self.chat_template_kwargs, str):
+            try:
+                self.chat_template_kwargs = json.loads(self.chat_template_kwargs)
+            except json.JSONDecodeError as error:
+                raise ValueError(f"chat_template_kwargs is not valid JSON: {error}") from error
+        if not isinstance(self.chat_template_kwargs, dict | None):
+            raise ValueError(f"chat_template_kwargs must be a JSON object, got {self.chat_template_kwargs!r}")
 
     def _derive_accumulation(self) -> None:
         completions = self.prompts_per_step * self.num_generations

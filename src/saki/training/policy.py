@@ -24,7 +24,7 @@ class PolicyHead:
     def __init__(self, model: nn.Module, vocab_size: int, chunk_tokens: int) -> None:
         causal_lm = base_model(model)
         self.vocab_size, self.chunk_tokens = vocab_size, chunk_tokens
-        self.chunked = check_architecture(causal_lm.config, type(causal_lm)).logits_are_plain  # type: ignore[arg-type]
+        self.chunked = check_architecture(causal_lm.config, type(causal_lm)).logits_are_plain
 
     def logprobs(self, model: nn.Module, unwrapped: nn.Module, inputs: dict[str, Tensor], targets: Tensor) -> Tensor:
         """log pi of chosen tokens at the valid response positions.
@@ -83,8 +83,8 @@ def call_through(wrapper: nn.Module, inner: nn.Module, function: Callable[[], Te
     if wrapper is inner:
         return function()
     original = inner.forward
-    inner.forward = function  # type: ignore[method-assign]
+    inner.forward = function
     try:
         return wrapper()
     finally:
-        inner.forward = original  # type: ignore[method-assign]
+        inner.forward = original

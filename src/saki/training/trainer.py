@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase, Trainer, TrainerCallback
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
-from transformers.trainer_utils import rotate_checkpoints
+from transformers.trainer_utils import TrainOutput, rotate_checkpoints
 
 import saki
 from saki.data import RenderedPrompts, collate_rollout, render_prompts
@@ -40,6 +40,19 @@ from saki.training.sampler import CompletionDataset, StepSampler, keep_as_list
 from saki.types import RolloutBatch, RolloutRequest
 
 logger = logging.getLogger(__name__)
+
+RESUME_FIELDS = (
+    "seed",
+    "prompts_per_step",
+    "num_generations",
+    "max_completion_length",
+    "max_prompt_length",
+    "trust_region_radius",
+    "radius_schedule",
+    "radius_anneal_steps",
+    "advantage_clip",
+)
+"""Settings that a resumed run must share with the checkpoint; they decide what the steps do."""
 
 EvalGrader = Callable[[str, str], bool]
 """(completion text, reference answer) -> correct."""
@@ -74,8 +87,8 @@ class SakiTrainer(Trainer):
 
     def __init__(
         self,
-        model: nn.Module | str,
-        teacher_model: nn.Module | str,
+        model: PreTrainedModel | str,
+        teacher_model: PreTrainedModel | str,
         args: SakiConfig,
         train_dataset: Any,
         eval_dataset: Any = None,
@@ -103,7 +116,9 @@ class SakiTrainer(Trainer):
         if peft_config is not None:
             from peft import get_peft_model
 
-            model = get_peft_model(model, peft_config)  # type: ignore[arg-type]
+            student: nn.Module = get_peft_model(model, peft_config)
+        else:
+            student = model
         self.prompts = _render(train_dataset, processing_class, args)
         self.eval_prompts = _render(eval_dataset, processing_class, args) if eval_dataset is not None else None
         self.eval_grader = eval_grader
@@ -113,12 +128,12 @@ class SakiTrainer(Trainer):
         self._checkpoint_root = args.run_dir / "checkpoints"
         self._rollout_done_at: float | None = None
         super().__init__(
-            model=model,
+            model=student,
             args=args,
             train_dataset=self._completions,
             eval_dataset=eval_dataset,
             processing_class=processing_class,
-            data_collator=keep_as_list,
+            data_collator=keep_as_list,  # type: ignore[arg-type]  # micro-batches become dicts after the rollout
             callbacks=[MetricsFileCallback(args.run_dir / "metrics.jsonl"), *(callbacks or [])],
             optimizers=optimizers,
         )
@@ -127,9 +142,9 @@ class SakiTrainer(Trainer):
         self.remove_callback(PrinterCallback)
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(ConsoleCallback())
-        self._policy = PolicyHead(model, self.pair.vocab_size, args.loss_chunk_tokens)
+        self._policy = PolicyHead(student, self.pair.vocab_size, args.loss_chunk_tokens)
         self.engine: RolloutEngine = engine or resident_engine(
-            model,
+            student,
             teacher_model,
             self.pair,
             dtype=self._rollout_dtype(),
@@ -147,7 +162,7 @@ class SakiTrainer(Trainer):
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
-    ) -> tuple[list[dict[str, Tensor]], Tensor]:
+    ) -> tuple[list[dict[str, Any]], Tensor]:
         """One step's rollout, cut into its micro-batches, and N_valid over all ranks (Eq. 84).
 
         Nothing here reads or moves global random state: on resume it is restored after the first call.
@@ -162,7 +177,7 @@ class SakiTrainer(Trainer):
         micro_batches, begin = [], 0
         for items in micro_items:
             rows = range(begin, begin + len(items))
-            micro = collate_rollout(batch, rows, self._pad_token_id)
+            micro: dict[str, Any] = {**collate_rollout(batch, rows, self._pad_token_id)}
             micro["routes"] = routes[rows.start : rows.stop, : micro["response_mask"].shape[1]]
             micro_batches.append(micro)
             begin = rows.stop
@@ -274,7 +289,12 @@ class SakiTrainer(Trainer):
             logs = {**logs, **self._sums.take(), "time/update_s": time.perf_counter() - self._rollout_done_at}
         super().log(logs, start_time)
 
-    def train(self, resume_from_checkpoint: bool | str | None = None, **kwargs: Any) -> Any:
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> TrainOutput:
         """Train; ``resume_from_checkpoint=True`` takes the newest undamaged checkpoint of this run folder.
 
         Raises:
@@ -290,17 +310,15 @@ class SakiTrainer(Trainer):
         elif isinstance(resume_from_checkpoint, str):
             check_checkpoint(Path(resume_from_checkpoint), self._facts())
         self.rollouts.synced_version = None
-        return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
 
     def _facts(self) -> dict[str, Any]:
         """What a resumed run must share with the one that wrote the checkpoint."""
         args = self._args
-        names = ("seed", "prompts_per_step", "num_generations", "max_completion_length", "max_prompt_length")
-        names += ("trust_region_radius", "radius_schedule", "radius_anneal_steps", "advantage_clip")
         return {
             "method": self.method.name,
             "num_prompts": len(self.prompts.prompts),
-            **{name: getattr(args, name) for name in names},
+            **{name: getattr(args, name) for name in RESUME_FIELDS},
         }
 
     def _get_output_dir(self, trial: Any) -> str:
@@ -365,7 +383,7 @@ def _render(rows: Any, tokenizer: PreTrainedTokenizerBase, args: SakiConfig) -> 
         rows,
         tokenizer,
         max_prompt_length=args.max_prompt_length,
-        chat_template_kwargs=args.chat_template_kwargs,
+        chat_template_kwargs=args.chat_template_kwargs,  # type: ignore[arg-type]  # a dict after __post_init__
         prompt_suffix=args.prompt_suffix,
     )
     for reason, count in rendered.dropped.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -113,7 +114,7 @@ class RolloutBatch:
     def select(self, rows: Sequence[int] | Tensor) -> RolloutBatch:
         """The batch of the given rows, in the given order, with the same widths."""
         index = torch.as_tensor(rows, dtype=torch.long)
-        chosen = {name: getattr(self, name)[index] for name in TENSOR_FIELDS}
+        chosen: dict[str, Any] = {name: getattr(self, name)[index] for name in TENSOR_FIELDS}
         return replace(self, **chosen, finish_reasons=tuple(self.finish_reasons[i] for i in index.tolist()))
 
     @staticmethod
@@ -135,7 +136,7 @@ class RolloutBatch:
                     )
         prompt_width = max(batch.prompt_ids.shape[1] for batch in batches)
         width = max(batch.completion_ids.shape[1] for batch in batches)
-        joined: dict[str, Tensor] = {}
+        joined: dict[str, Any] = {}
         for name in TENSOR_FIELDS:
             values = [getattr(batch, name) for batch in batches]
             if name in PROMPT_FIELDS:
