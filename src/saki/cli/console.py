@@ -94,7 +94,7 @@ def run_facts() -> dict[str, Any]:
 
     versions = {
         "saki": saki.__version__,
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),  # a str subclass that YAML does not write
         "transformers": transformers.__version__,
         "python": platform.python_version(),
     }

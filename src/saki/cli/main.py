@@ -50,6 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     for noisy in ("httpx", "datasets", "fsspec", "urllib3", "transformers", "accelerate"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()  # the library's bars for loading and saving shards; commands show their own
     try:
         command = importlib.import_module(f"saki.cli.{name}")
         return int(command.run(words[1:]) or 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from saki.config.commands import CommonArguments, TrainArguments
 from saki.config.sources import model_path, prompt_rows
 from saki.models import load_causal_lm, load_tokenizer
 from saki.training import SakiConfig, SakiTrainer
+from saki.training.checkpoint import list_checkpoints
+
+logger = logging.getLogger(__name__)
 
 SUMMARY = "Distil a teacher into a student by a registered method. Every TrainingArguments field works as a key too."
 EXAMPLE = "saki train configs/lab.yaml --method trb --seed 1 --out runs/trb-1"
@@ -45,7 +49,7 @@ def run(argv: Sequence[str]) -> int:
         peft_config=lora_config(args.lora_rank, args.lora_alpha) if args.lora_rank else None,
     )
     write_resolved(folder / "config.resolved.yaml", common, args, config, facts=run_facts())
-    outcome = trainer.train(resume_from_checkpoint=True if args.resume else None)
+    outcome = trainer.train(resume_from_checkpoint=args.resume and has_checkpoint(folder))
     trainer.save_model(str(folder / "model"))
     report = write_report(folder, decode=lambda ids: str(tokenizer.decode(ids)))
     print(f"model: {folder / 'model'}   report: {report}")
@@ -77,6 +81,14 @@ def claim_run_folder(folder: Path, resume: bool) -> Path:
     if taken and not resume:
         raise UsageError(f"{folder} holds an earlier run ({taken[0]}, ...); add --resume to go on, or another --out")
     return folder
+
+
+def has_checkpoint(folder: Path) -> bool:
+    """Whether a resumed run has something to go on from; a run stopped before its first checkpoint starts again."""
+    if list_checkpoints(folder / "checkpoints"):
+        return True
+    logger.warning("%s holds no checkpoint yet; starting from step 1", folder)
+    return False
 
 
 def lora_config(rank: int, alpha: int) -> object:

@@ -72,7 +72,11 @@ class Recipe:
 TEACHER = Recipe(
     name="teacher",
     shape=ModelShape(hidden_size=128, num_layers=3, num_heads=4, mlp_size=384),
-    phases=(Phase(num_steps=488, learning_rate=4e-3), Phase(num_steps=677, learning_rate=2.5e-3)),
+    phases=(
+        Phase(num_steps=488, learning_rate=4e-3),
+        Phase(num_steps=677, learning_rate=2.5e-3),
+        Phase(num_steps=1000, learning_rate=2e-3),
+    ),
 )
 """644,672 parameters, taught on clean traces."""
 

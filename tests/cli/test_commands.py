@@ -1,0 +1,109 @@
+"""Every command end to end on the embedded pair, with exit codes as promised."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from saki.cli.main import COMMANDS, main
+from saki.rollout import read_rollouts
+
+LAB_YAML = str(Path(__file__).parents[2] / "configs" / "lab.yaml")
+
+
+def last_json(capsys):
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def test_help(capsys):
+    assert main([]) == 0
+    assert "saki demo --out" in capsys.readouterr().out
+    assert main(["--version"]) == 0
+    for name in COMMANDS:
+        assert main([name, "--help"]) == 0
+        assert "example: saki" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["trian"], "unknown command 'trian'; did you mean 'train'"),
+        (["rollout", "--trust_region_radius", "-1"], "trust_region_radius must be finite and >= 0"),
+        (["rollout", "--block_size", "0"], "block_size must be at least 1"),
+        (["rollout", "--method", "sakki"], "did you mean 'saki'"),
+        (["rollout", "--model", "/no/such/folder"], "no checkpoint folder"),
+        (["rollout", "--dtype", "int4"], "dtype must be one of"),
+        (["rollout", "--device", "cuda:77"], "device 'cuda:77' is not available"),
+        (["rollout", "--dataset", "/no/such/file.parquet"], "no/such/file.parquet"),
+        (["eval", "--benchmarks", "sums"], "unknown benchmark 'sums'"),
+        (["eval", "--num_samples", "0"], "num_samples must be at least 1"),
+        (["train", "--method", "opd"], "saki train needs --model"),
+        (["lab", "build"], "needs --out"),
+        (["demo", "--max_step", "3"], "did you mean 'max_steps'"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_exit_code_2(capsys, argv, message):
+    assert main(argv) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_rollout(capsys, tmp_path):
+    out = tmp_path / "r"
+    argv = ["rollout", "--limit", "3", "--num-generations", "2", "--trust_region_radius", "0.3", "--out", str(out)]
+    assert main([*argv, "--json"]) == 0
+    summary = last_json(capsys)
+    batch, facts = read_rollouts(out / "rollouts.parquet")
+    assert summary["completions"] == len(batch) == 6
+    assert facts == {"method": "saki"}
+    assert 0 < summary["correction_rate"] < summary["pinsker_bound"]
+    assert main([*argv]) == 2  # the folder is taken
+    assert "is not empty" in capsys.readouterr().err
+
+
+def test_eval(capsys, tmp_path):
+    argv = ["eval", "--model", "lab/teacher", "--num_problems", "4", "--num_samples", "2", "--out", str(tmp_path / "e")]
+    assert main([*argv, "--json"]) == 0
+    result = last_json(capsys)
+    assert len(result["benchmarks"]) == 7
+    assert result["average"]["mean_at_k"] > 0.3
+    assert (tmp_path / "e" / "evaluation.md").read_text().startswith("| benchmark")
+
+
+def test_train_and_resume(capsys, tmp_path):
+    out = tmp_path / "t"
+    small = ["--prompts_per_step", "4", "--per_device_train_batch_size", "16", "--save_steps", "1", "--out", str(out)]
+    small += ["--max_completion_length", "24", "--radius_anneal_steps", "2"]
+    assert main(["train", LAB_YAML, "--max_steps", "2", *small, "--json"]) == 0
+    first = last_json(capsys)
+    assert first["steps"] == 2
+    assert (out / "report.html").is_file()
+    assert (out / "model" / "model.safetensors").is_file()
+    assert main(["train", LAB_YAML, "--max_steps", "3", *small]) == 2
+    assert "add --resume" in capsys.readouterr().err
+    assert main(["train", LAB_YAML, "--max_steps", "3", *small, "--resume", "--json"]) == 0
+    assert last_json(capsys)["steps"] == 3
+    steps = [json.loads(line)["step"] for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert steps == [1, 2, 3]
+    assert main(["rollout", "--model", str(out / "model"), "--limit", "1", "--num_generations", "1"]) == 0
+
+
+def test_demo(capsys, tmp_path):
+    out = tmp_path / "d"
+    argv = ["demo", "--max_steps", "4", "--num_problems", "2", "--out", str(out), "--json"]
+    assert main(argv) == 0
+    summary = last_json(capsys)
+    assert summary["pinsker_violations"] == 0
+    assert summary["teacher_q_forwards_during_anneal"] > 0
+    assert summary["teacher_q_forwards_after_anneal"] == 0
+    assert summary["report"] == str(out / "report.html")
+    assert "Pinsker" in (out / "report.html").read_text()
+
+
+def test_lab(capsys):
+    assert main(["lab", "--json"]) == 0
+    assert len(last_json(capsys)["test_sets"]) == 7
