@@ -104,10 +104,12 @@ def parse_layers(text: str) -> list[int]:
     """
     layers: list[int] = []
     for part in text.split(","):
-        first, _, last = part.partition("-")
-        if not first.isdecimal() or not (last or first).isdecimal():
+        first, dash, last = part.partition("-")
+        if not dash:
+            last = first
+        if not (first.isdecimal() and last.isdecimal()):
             raise PrepareError(f"--layers expects numbers and ranges such as {STUDENT_LAYERS}, got {text!r}")
-        layers.extend(range(int(first), int(last or first) + 1))
+        layers.extend(range(int(first), int(last) + 1))
     if not layers or any(after <= before for before, after in itertools.pairwise(layers)):
         raise PrepareError(f"--layers must ascend without repeats, got {text!r}")
     return layers

@@ -86,7 +86,7 @@ def test_the_bootstrap_interval_holds_the_ratio(heldout_kl):
     tokens = torch.full((64,), 32.0, dtype=torch.float64)
     kl = tokens * torch.linspace(1, 3, 64, dtype=torch.float64)
     low, high = heldout_kl.bootstrap_ratio(kl, tokens)
-    spread = (kl / tokens).std(correction=0) / 8  # standard error of the mean over 64 prompts
+    spread = float((kl / tokens).std(correction=0)) / 8  # standard error of the mean over 64 prompts
     assert low == pytest.approx(2 - 1.96 * spread, abs=0.02)
     assert high == pytest.approx(2 + 1.96 * spread, abs=0.02)
 
@@ -102,7 +102,9 @@ def test_prepare_freeze_and_measure_on_the_wheel(prepare, heldout_kl, tmp_path, 
     assert prepare.main(["--out", str(models)]) == 0  # compares the teacher's logits with the GGUF model's itself
     pair = load_pair(models / "student", models / "teacher")
     assert (pair.student.config.num_hidden_layers, pair.teacher.config.num_hidden_layers) == (20, 30)
-    assert torch.equal(pair.student.model.layers[10].mlp.up_proj.weight, pair.teacher.model.layers[20].mlp.up_proj.weight)
+    assert torch.equal(
+        pair.student.model.layers[10].mlp.up_proj.weight, pair.teacher.model.layers[20].mlp.up_proj.weight
+    )
     assert pair.spec.stop_token_ids == (pair.tokenizer.convert_tokens_to_ids("<|im_end|>"),)
     assert pair.tokenizer.chat_template is not None
 

@@ -14,6 +14,7 @@ from saki.functional import (
     draw_proposals,
     draw_residual,
     keyed_uniforms,
+    proposal_uniforms,
     residual_log_weights,
     screen_proposals,
     solve_bridge,
@@ -80,7 +81,7 @@ def test_joint_law_of_proposal_token_and_correction():
     num = 200_000
     keys = RowKeys(11, torch.arange(num), torch.zeros(num, dtype=torch.long))
     positions = torch.zeros(num, dtype=torch.long)
-    z = draw_proposals(log_p.expand(num, -1), keys, positions)
+    z = draw_proposals(log_p.expand(num, -1), proposal_uniforms(keys, positions.unsqueeze(1), 4)[:, 0])
     accepted = accept_proposals(u[z], keyed_uniforms(keys, positions, Stream.ACCEPT).squeeze(-1))
     residual, has_weight = draw_residual(log_p.expand(num, -1), u.expand(num, -1), keys, positions)
     assert has_weight.all()

@@ -121,11 +121,11 @@ def run(argv: Sequence[str]) -> int:
     if common.json:
         print_json(
             {
-                "mean_at_8_before": before.mean_at_k.value,
-                "mean_at_8_after": after.mean_at_k.value,
-                "pass_at_8_before": before.pass_at_k.value,
-                "pass_at_8_after": after.pass_at_k.value,
-                "teacher_mean_at_8": of_teacher.mean_at_k.value,
+                "mean_at_8_before": percent(before.mean_at_k.value),
+                "mean_at_8_after": percent(after.mean_at_k.value),
+                "pass_at_8_before": percent(before.pass_at_k.value),
+                "pass_at_8_after": percent(after.pass_at_k.value),
+                "teacher_mean_at_8": percent(of_teacher.mean_at_k.value),
                 "pinsker_violations": positions + steps,
                 "teacher_q_forwards_during_anneal": counts.during,
                 "teacher_q_forwards_after_anneal": counts.after,
@@ -136,6 +136,11 @@ def run(argv: Sequence[str]) -> int:
             }
         )
     return 0
+
+
+def percent(share: float) -> float:
+    """A share in percent, to two digits."""
+    return round(100 * share, 2)
 
 
 def pinsker_violations(folder: Path) -> tuple[int, int]:

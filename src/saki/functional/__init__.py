@@ -12,7 +12,7 @@ from saki.functional.coupling import (
 from saki.functional.divergences import entropy, kl_divergence, pinsker_bound, total_variation
 from saki.functional.numerics import normalized_log_probs
 from saki.functional.random import RowKeys, Stream, keyed_uniforms, philox4x32, request_seed
-from saki.functional.sampling import draw_proposals, exponential_race, inverse_cdf
+from saki.functional.sampling import draw_proposals, exponential_race, inverse_cdf, proposal_uniforms
 
 __all__ = [
     "Bridge",
@@ -31,6 +31,7 @@ __all__ = [
     "normalized_log_probs",
     "philox4x32",
     "pinsker_bound",
+    "proposal_uniforms",
     "request_seed",
     "residual_log_weights",
     "screen_proposals",

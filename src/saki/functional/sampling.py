@@ -42,18 +42,32 @@ def inverse_cdf(log_probs: Tensor, uniforms: Tensor) -> Tensor:
     return ids.clamp(max=log_probs.shape[-1] - 1)  # only a NaN row could point past the end
 
 
-def draw_proposals(log_p: Tensor, keys: RowKeys, positions: Tensor) -> Tensor:
-    """Draw the student's proposal z ~ p at each row's position (Eq. 3, 36).
+def proposal_uniforms(keys: RowKeys, positions: Tensor, vocab_size: int) -> Tensor:
+    """The random numbers of proposals at each position: V of them for a race, one for an inverse CDF.
+
+    A block's numbers can be made at once, ahead of the drafts that use them one position at a time.
+
+    Args:
+        keys: Identity of the B rows.
+        positions: [B, K] absolute response positions.
+        vocab_size: V.
+
+    Returns:
+        [B, K, V] or [B, K, 1] float64.
+    """
+    return keyed_uniforms(keys, positions, Stream.PROPOSAL, vocab_size if vocab_size <= RACE_MAX_VOCAB else 1)
+
+
+def draw_proposals(log_p: Tensor, uniforms: Tensor) -> Tensor:
+    """Draw the student's proposals z ~ p (Eq. 3, 36).
 
     Args:
         log_p: [B, V] float64 log-probs.
-        keys: Identity of the B rows.
-        positions: [B] absolute response positions.
+        uniforms: [B, V] or [B, 1] from :func:`proposal_uniforms`.
 
     Returns:
         [B] int64.
     """
-    vocab = log_p.shape[-1]
-    if vocab <= RACE_MAX_VOCAB:
-        return exponential_race(log_p, keyed_uniforms(keys, positions, Stream.PROPOSAL, vocab))
-    return inverse_cdf(log_p, keyed_uniforms(keys, positions, Stream.PROPOSAL).squeeze(-1))
+    if uniforms.shape[-1] == log_p.shape[-1]:
+        return exponential_race(log_p, uniforms)
+    return inverse_cdf(log_p, uniforms.squeeze(-1))

@@ -138,35 +138,35 @@ def _draw_between(*bounds: tuple[int, int]) -> Callable[[random.Random], tuple[i
 
 
 def _draw_parentheses(rng: random.Random) -> tuple[int, ...]:
-    subtrahend = rng.randint(1, 30)
-    return rng.randint(1, 15), rng.randint(1, 15), subtrahend + rng.randint(2, 9), subtrahend
+    subtrahend = rng.randint(1, 10)
+    return rng.randint(1, 9), rng.randint(1, 9), subtrahend + rng.randint(2, 9), subtrahend
 
 
 def _draw_linear(rng: random.Random) -> tuple[int, ...]:
     """Draw a, b, c, d of a x + b = c x + d with a > c, d > b and a positive whole solution, and the variable."""
-    solution, difference = rng.randint(1, 9), rng.randint(1, 9)
-    smaller, constant = rng.randint(1, 10), rng.randint(1, 30)
+    solution, difference = rng.randint(1, 9), rng.randint(1, 6)
+    smaller, constant = rng.randint(1, 9), rng.randint(1, 20)
     return smaller + difference, constant, smaller, constant + difference * solution, rng.randrange(3)
 
 
 def _draw_gcd(rng: random.Random) -> tuple[int, ...]:
-    divisor = rng.randint(1, 12)
-    left, right = rng.sample(range(1, 60 // divisor + 1), 2)
+    divisor = rng.randint(2, 12)
+    left, right = rng.sample(range(1, 72 // divisor + 1), 2)
     return divisor * left, divisor * right
 
 
 def _draw_difference(rng: random.Random) -> tuple[int, ...]:
-    smaller = rng.randint(1, 99)
-    return smaller + rng.randint(1, 99), smaller
+    smaller = rng.randint(1, 49)
+    return smaller + rng.randint(1, 49), smaller
 
 
 def _draw_quotient(rng: random.Random) -> tuple[int, ...]:
-    divisor = rng.randint(2, 12)
-    return divisor * rng.randint(1, 20), divisor
+    divisor = rng.randint(2, 9)
+    return divisor * rng.randint(1, 19), divisor
 
 
 def _draw_one_step_equation(rng: random.Random) -> tuple[int, ...]:
-    factor = rng.randint(2, 12)
+    factor = rng.randint(2, 9)
     return factor, factor * rng.randint(1, 12), rng.randrange(3)
 
 
@@ -234,18 +234,18 @@ def _ask_extremum(numbers: tuple[int, ...]) -> str:
 
 
 _ALL_KINDS = (
-    Kind("sum_3", _draw_between(*[(10, 99)] * 3), _ask_sum, _solve_sum),
-    Kind("sum_6", _draw_between(*[(1, 49)] * 6), _ask_sum, _solve_sum),
+    Kind("sum_3", _draw_between(*[(2, 29)] * 3), _ask_sum, _solve_sum),
+    Kind("sum_6", _draw_between(*[(1, 19)] * 6), _ask_sum, _solve_sum),
     Kind("products_3", _draw_between(*[(2, 9)] * 6), _ask_products, _solve_products),
     Kind("parentheses", _draw_parentheses, lambda n: f"Compute ({n[0]}+{n[1]})*({n[2]}-{n[3]})", _solve_parentheses),
     Kind("linear", _draw_linear, _ask_linear, _solve_linear),
     Kind("gcd", _draw_gcd, lambda n: f"Compute gcd({n[0]},{n[1]})", _solve_gcd),
-    Kind("remainder", _draw_between((10, 219), (2, 12)), lambda n: f"Compute {n[0]}%{n[1]}", _solve_remainder),
-    Kind("add", _draw_between((1, 299), (1, 99)), _ask_sum, _solve_sum),
+    Kind("remainder", _draw_between((10, 169), (2, 12)), lambda n: f"Compute {n[0]}%{n[1]}", _solve_remainder),
+    Kind("add", _draw_between((1, 99), (1, 29)), _ask_sum, _solve_sum),
     Kind("subtract", _draw_difference, lambda n: f"Compute {n[0]}-{n[1]}", lambda n, w: w.calculate(n[0], "-", n[1])),
-    Kind("multiply", _draw_between((2, 39), (2, 9)), _ask_products, _solve_products),
+    Kind("multiply", _draw_between((2, 18), (2, 9)), _ask_products, _solve_products),
     Kind("divide", _draw_quotient, lambda n: f"Compute {n[0]}/{n[1]}", lambda n, w: w.calculate(n[0], "/", n[1])),
-    Kind("extremum", _draw_between(*[(1, 99)] * 3, (0, 1)), _ask_extremum, _solve_extremum),
+    Kind("extremum", _draw_between(*[(1, 49)] * 3, (0, 1)), _ask_extremum, _solve_extremum),
     Kind(
         "equation",
         _draw_one_step_equation,

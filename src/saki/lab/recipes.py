@@ -74,8 +74,7 @@ TEACHER = Recipe(
     shape=ModelShape(hidden_size=128, num_layers=3, num_heads=4, mlp_size=384),
     phases=(
         Phase(num_steps=488, learning_rate=4e-3),
-        Phase(num_steps=677, learning_rate=2.5e-3),
-        Phase(num_steps=1000, learning_rate=2e-3),
+        Phase(num_steps=1000, learning_rate=2.5e-3),
     ),
 )
 """644,672 parameters, taught on clean traces."""
@@ -84,8 +83,8 @@ STUDENT = Recipe(
     name="student",
     shape=ModelShape(hidden_size=64, num_layers=2, num_heads=2, mlp_size=192),
     phases=(
-        Phase(num_steps=493, learning_rate=4e-3, slip_share=0.5, slip_rate=0.3),
-        Phase(num_steps=1480, learning_rate=2e-3, slip_share=0.73, slip_rate=0.45),
+        Phase(num_steps=800, learning_rate=4e-3, slip_share=0.3, slip_rate=0.3),
+        Phase(num_steps=1200, learning_rate=2e-3, slip_share=0.73, slip_rate=0.45),
     ),
 )
 """109,248 parameters, weak by slips rather than by ignorance: a merely undertrained student cannot be distilled."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from saki.functional import draw_proposals, normalized_log_probs
+from saki.functional import draw_proposals, normalized_log_probs, proposal_uniforms
 from saki.rollout.recorder import RolloutRecorder
 from saki.rollout.rows import Row, check_request, expand_rows, row_keys
 from saki.rollout.verifier import take, verify_block
@@ -56,7 +56,8 @@ class SequentialSampler:
             at = torch.tensor([position])
             log_p = normalized_log_probs(self._student(prefix)).unsqueeze(0)
             log_t = normalized_log_probs(self._teacher(prefix)).unsqueeze(0)
-            proposal = draw_proposals(log_p, keys, at)
+            uniforms = proposal_uniforms(keys, at.unsqueeze(1), log_p.shape[-1])[:, 0]
+            proposal = draw_proposals(log_p, uniforms)
             if request.student_only:
                 if bool(torch.isnan(log_p).any()):
                     reason = "nan"

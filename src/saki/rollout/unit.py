@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from saki.functional import RowKeys, draw_proposals, normalized_log_probs
+from saki.functional import RowKeys, draw_proposals, normalized_log_probs, proposal_uniforms
 from saki.rollout.clock import PhaseClock
 from saki.rollout.decoder import Decoder
 from saki.rollout.protocol import EngineStats
@@ -18,6 +18,10 @@ from saki.types import RolloutBatch, RolloutRequest
 
 COMPACT_BELOW = 0.75
 """Caches are compacted when fewer than this share of their rows still run."""
+
+
+NOISE_AHEAD = 8
+"""Positions whose random numbers the student-only path makes at once."""
 
 
 class WorkUnit:
@@ -57,6 +61,8 @@ class WorkUnit:
         self.row_ids = torch.arange(len(rows), device=device)
         self.alive = torch.ones(len(rows), dtype=torch.bool, device=device)
         self.keys: RowKeys = row_keys(rows, request, device)
+        self._noise: Tensor | None = None
+        self._noise_used = 0
         prompt_ids, prompt_lengths = padded_prompts(rows, device)
         self.starts = prompt_lengths - 1
         self.pending = take(prompt_ids, self.starts)
@@ -91,7 +97,7 @@ class WorkUnit:
     def _student_step(self) -> None:
         """One token from the student alone, for every row."""
         with self.clock.phase("draft"):
-            log_p, tokens = self._draft(self.pending, offset=0)
+            log_p, tokens = self._draft(self.pending, 0, self._student_noise())
         with self.clock.phase("rest"):
             broken = torch.isnan(log_p[:, 0])
             one = torch.ones_like(tokens, dtype=log_p.dtype).unsqueeze(1)
@@ -118,8 +124,9 @@ class WorkUnit:
         drafted, proposals = [], []
         feed = self.pending
         with self.clock.phase("draft"):
+            noise = proposal_uniforms(self.keys, self._positions(width), self.student.vocab_size)
             for offset in range(width):
-                log_p, feed = self._draft(feed, offset)
+                log_p, feed = self._draft(feed, offset, noise[:, offset])
                 drafted.append(log_p)
                 proposals.append(feed)
         block = torch.stack(proposals, dim=1)
@@ -188,12 +195,21 @@ class WorkUnit:
             self.teacher_cache.keep_rows(kept)
         self.row_ids, self.alive, self.keys = self.row_ids[kept], self.alive[kept], self.keys.select(kept)
         self.starts, self.pending = self.starts[kept], self.pending[kept]
+        self._noise = self._noise[kept] if self._noise is not None else None
 
-    def _draft(self, tokens: Tensor, offset: int) -> tuple[Tensor, Tensor]:
+    def _draft(self, tokens: Tensor, offset: int, uniforms: Tensor) -> tuple[Tensor, Tensor]:
         """Feed one token a row; the student's log-probs [R, V] and its draw [R] at the next position."""
         logits = self._student_forward(tokens.unsqueeze(1), self.starts + offset, num_logits=1)
         log_p = normalized_log_probs(logits[:, 0])
-        return log_p, draw_proposals(log_p, self.keys, self._positions(1)[:, 0] + offset)
+        return log_p, draw_proposals(log_p, uniforms)
+
+    def _student_noise(self) -> Tensor:
+        """Uniforms of the next position; made for several positions at once, since the call costs more than they do."""
+        if self._noise is None or self._noise_used == self._noise.shape[1]:
+            self._noise = proposal_uniforms(self.keys, self._positions(NOISE_AHEAD), self.student.vocab_size)
+            self._noise_used = 0
+        self._noise_used += 1
+        return self._noise[:, self._noise_used - 1]
 
     def _positions(self, width: int) -> Tensor:
         """[R, width] absolute response positions of the next block."""
