@@ -65,10 +65,14 @@ class AnnealCounts:
         engine.generate = counted  # type: ignore[method-assign]
 
 
+def parser() -> CommandParser:
+    """The command's options."""
+    return CommandParser([CommonArguments, DemoArguments], "saki demo", SUMMARY, EXAMPLE)
+
+
 def run(argv: Sequence[str]) -> int:
     """Run the command."""
-    parser = CommandParser([CommonArguments, DemoArguments], "saki demo", SUMMARY, EXAMPLE)
-    common, args = parser.parse(argv)
+    common, args = parser().parse(argv)
     begin = time.perf_counter()
     torch.set_num_threads(1)
     folder = fresh_folder(common.out, "the demo") if common.out else Path(tempfile.mkdtemp(prefix="saki-demo-"))

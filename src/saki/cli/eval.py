@@ -18,10 +18,14 @@ SUMMARY = "Sample a model alone on benchmarks: Mean@k and Pass@k with intervals 
 EXAMPLE = "saki eval --model lab/teacher --benchmarks lab --num_problems 100 --out runs/eval"
 
 
+def parser() -> CommandParser:
+    """The command's options."""
+    return CommandParser([CommonArguments, EvalArguments], "saki eval", SUMMARY, EXAMPLE)
+
+
 def run(argv: Sequence[str]) -> int:
     """Run the command."""
-    parser = CommandParser([CommonArguments, EvalArguments], "saki eval", SUMMARY, EXAMPLE)
-    common, args = parser.parse(argv)
+    common, args = parser().parse(argv)
     for name in ("num_problems", "num_samples", "max_new_tokens", "batch_rows"):
         if getattr(args, name) < 1:
             raise UsageError(f"{name} must be at least 1, got {getattr(args, name)}")

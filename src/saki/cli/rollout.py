@@ -22,10 +22,14 @@ SUMMARY = "Roll out prompts under the behavior policy of a method, and store eve
 EXAMPLE = "saki rollout --method saki --trust_region_radius 0.02 --limit 16 --out runs/rollout"
 
 
+def parser() -> CommandParser:
+    """The command's options."""
+    return CommandParser([CommonArguments, RolloutArguments], "saki rollout", SUMMARY, EXAMPLE)
+
+
 def run(argv: Sequence[str]) -> int:
     """Run the command."""
-    parser = CommandParser([CommonArguments, RolloutArguments], "saki rollout", SUMMARY, EXAMPLE)
-    common, args = parser.parse(argv)
+    common, args = parser().parse(argv)
     method = get_method(args.method)
     if args.limit < 1:
         raise UsageError(f"limit must be at least 1, got {args.limit}")

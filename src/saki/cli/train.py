@@ -21,10 +21,14 @@ SUMMARY = "Distil a teacher into a student by a registered method. Every Trainin
 EXAMPLE = "saki train configs/lab.yaml --method trb --seed 1 --out runs/trb-1"
 
 
+def parser() -> CommandParser:
+    """The command's options."""
+    return CommandParser([CommonArguments, TrainArguments, SakiConfig], "saki train", SUMMARY, EXAMPLE)
+
+
 def run(argv: Sequence[str]) -> int:
     """Run the command."""
-    parser = CommandParser([CommonArguments, TrainArguments, SakiConfig], "saki train", SUMMARY, EXAMPLE)
-    common, args, config = parser.parse(argv)
+    common, args, config = parser().parse(argv)
     if common.out:
         config.output_dir = common.out
         config.logging_dir = None

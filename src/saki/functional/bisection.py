@@ -5,12 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from saki.functional.bridge import Bridge, BridgeProblem, solve_unsettled
+from saki.functional.bridge import Bridge, BridgeProblem, solve_by
 
 PAPER_WAVES = 16
 
 
-@torch.no_grad()
 def solve_bridge_bisection(
     log_p: Tensor, log_t: Tensor, radius: float | Tensor, num_waves: int = PAPER_WAVES
 ) -> Bridge:
@@ -32,12 +31,11 @@ def solve_bridge_bisection(
         raise ValueError(f"num_waves must be at least 1, got {num_waves}")
 
     def bisect(problem: BridgeProblem) -> Tensor:
-        low, high = torch.zeros_like(problem.budget), torch.ones_like(problem.budget)
+        low, high = torch.zeros_like(problem.radius), torch.ones_like(problem.radius)
         for _ in range(num_waves):
             middle = 0.5 * (low + high)
-            feasible = problem.kl_and_variance(middle)[0] <= problem.budget
+            feasible = problem.sums(middle)[1] <= problem.radius
             low, high = torch.where(feasible, middle, low), torch.where(feasible, high, middle)
         return low
 
-    problem = BridgeProblem.prepare(log_p, log_t, radius)
-    return problem.finish(solve_unsettled(problem, bisect))
+    return solve_by(log_p, log_t, radius, bisect)
