@@ -7,13 +7,18 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Sizes of a Qwen3 decoder with tied embeddings and as many key-value heads as query heads."""
+    """Sizes of a Qwen3 decoder with tied embeddings and as many key-value heads as query heads.
+
+    The rotary base is small since sequences are short: at the usual 10,000 most of a head's 16 frequencies hardly
+    turn within 100 tokens, and the loss after 300 steps is a third higher.
+    """
 
     hidden_size: int
     num_layers: int
     num_heads: int
     mlp_size: int
     head_size: int = 32
+    rope_theta: float = 100.0
 
 
 @dataclass(frozen=True)
@@ -73,8 +78,9 @@ TEACHER = Recipe(
     name="teacher",
     shape=ModelShape(hidden_size=128, num_layers=3, num_heads=4, mlp_size=384),
     phases=(
-        Phase(num_steps=488, learning_rate=4e-3),
-        Phase(num_steps=1000, learning_rate=2.5e-3),
+        Phase(num_steps=400, learning_rate=4e-3),
+        Phase(num_steps=400, learning_rate=2.5e-3),
+        Phase(num_steps=600, learning_rate=2.5e-3),
     ),
 )
 """644,672 parameters, taught on clean traces."""
@@ -84,7 +90,7 @@ STUDENT = Recipe(
     shape=ModelShape(hidden_size=64, num_layers=2, num_heads=2, mlp_size=192),
     phases=(
         Phase(num_steps=800, learning_rate=4e-3, slip_share=0.3, slip_rate=0.3),
-        Phase(num_steps=1200, learning_rate=2e-3, slip_share=0.73, slip_rate=0.45),
+        Phase(num_steps=1200, learning_rate=2e-3, slip_share=0.9, slip_rate=0.45),
     ),
 )
 """109,248 parameters, weak by slips rather than by ignorance: a merely undertrained student cannot be distilled."""

@@ -45,6 +45,7 @@ def new_model(shape: ModelShape, generator: torch.Generator) -> Qwen3ForCausalLM
         num_key_value_heads=shape.num_heads,
         head_dim=shape.head_size,
         max_position_embeddings=MAX_LENGTH,
+        rope_parameters={"rope_type": "default", "rope_theta": shape.rope_theta},
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=EOS_ID,

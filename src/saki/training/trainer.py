@@ -111,6 +111,7 @@ class SakiTrainer(Trainer):
             raise ValueError("processing_class is needed when model is not a name; pass the student's tokenizer")
         self.method = method or get_method(args.method)
         self.pair = resolve_pair(model, teacher_model, processing_class, teacher_processing_class)
+        logger.info("vocabulary: %d ids; stop ids: %s", self.pair.vocab_size, list(self.pair.stop_token_ids))
         for note in self.pair.notes:
             logger.info(note)
         if peft_config is not None:
