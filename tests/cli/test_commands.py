@@ -78,7 +78,8 @@ def test_train_and_resume(capsys, tmp_path):
     out = tmp_path / "t"
     small = ["--prompts_per_step", "4", "--per_device_train_batch_size", "16", "--save_steps", "1", "--out", str(out)]
     small += ["--max_completion_length", "24", "--radius_anneal_steps", "2"]
-    assert main(["train", LAB_YAML, "--max_steps", "2", *small, "--json"]) == 0
+    evaluation = ["--eval_dataset", "lab/development", "--eval_strategy", "steps", "--eval_steps", "2"]
+    assert main(["train", LAB_YAML, "--max_steps", "2", *small, *evaluation, "--json"]) == 0
     first = last_json(capsys)
     assert first["steps"] == 2
     assert (out / "report.html").is_file()
@@ -87,8 +88,9 @@ def test_train_and_resume(capsys, tmp_path):
     assert "add --resume" in capsys.readouterr().err
     assert main(["train", LAB_YAML, "--max_steps", "3", *small, "--resume", "--json"]) == 0
     assert last_json(capsys)["steps"] == 3
-    steps = [json.loads(line)["step"] for line in (out / "metrics.jsonl").read_text().splitlines()]
-    assert steps == [1, 2, 3]
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "loss" in line] == [1, 2, 3]
+    assert [line["step"] for line in lines if "eval/mean_at_1" in line] == [2]
     assert main(["rollout", "--model", str(out / "model"), "--limit", "1", "--num_generations", "1"]) == 0
 
 

@@ -10,7 +10,7 @@ from saki.analysis.report import write_report
 from saki.cli.console import git_commit, print_json, run_facts
 from saki.config import CommandParser, UsageError, write_resolved
 from saki.config.commands import CommonArguments, TrainArguments
-from saki.config.sources import model_path, prompt_rows
+from saki.config.sources import grader, model_path, prompt_rows
 from saki.models import load_causal_lm, load_tokenizer
 from saki.training import SakiConfig, SakiTrainer
 from saki.training.checkpoint import list_checkpoints
@@ -48,6 +48,7 @@ def run(argv: Sequence[str]) -> int:
         args=config,
         train_dataset=prompt_rows(args.dataset, args.dataset_split, config.seed),
         eval_dataset=prompt_rows(args.eval_dataset, None, config.seed) if args.eval_dataset else None,
+        eval_grader=grader(args.eval_dataset),
         processing_class=tokenizer,
         teacher_processing_class=teacher_tokenizer,
         peft_config=lora_config(args.lora_rank, args.lora_alpha) if args.lora_rank else None,

@@ -44,7 +44,9 @@ class TrainArguments:
     trust_remote_code: bool = option(False, "Run code that a model folder brings along.")
     dataset: str | None = option(None, "Prompts: a parquet, JSON-lines or CSV file, a folder, a hub name, or lab.")
     dataset_split: str | None = option(None, "Split of the data set.")
-    eval_dataset: str | None = option(None, "Prompts for evaluation during training.")
+    eval_dataset: str | None = option(
+        None, "Prompts for evaluation during training (--eval_strategy steps), for example lab/development."
+    )
     resume: bool = option(False, "Go on from the last good checkpoint of --out.")
     lora_rank: int = option(0, "Train a LoRA adapter of this rank instead of all weights; 0 for none.")
     lora_alpha: int = option(16, "LoRA alpha.")

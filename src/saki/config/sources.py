@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from saki import lab
 from saki.data import load_prompt_dataset
 
-LAB_STUDENT, LAB_TEACHER, LAB_PROMPTS = "lab/student", "lab/teacher", "lab"
+LAB_STUDENT, LAB_TEACHER = "lab/student", "lab/teacher"
+LAB_PROMPTS, LAB_DEVELOPMENT = "lab", "lab/development"
 LAB_NUM_PROMPTS = 4096
+LAB_NUM_DEVELOPMENT = 20  # per set
 
 
 def model_path(name: str) -> str:
@@ -21,12 +24,20 @@ def model_path(name: str) -> str:
 
 
 def prompt_rows(name: str, split: str | None = None, seed: int = 0) -> Any:
-    """``lab`` is the lab's training problems; every other name is a file, a folder or a hub data set.
+    """``lab`` is the lab's training problems, ``lab/development`` its development split; else a file or hub name.
 
     Returns:
         Rows with ``prompt`` and, where known, ``answer``.
     """
-    if name == LAB_PROMPTS:
-        problems = lab.training_problems(LAB_NUM_PROMPTS, seed)
+    if name in (LAB_PROMPTS, LAB_DEVELOPMENT):
+        if name == LAB_PROMPTS:
+            problems = lab.training_problems(LAB_NUM_PROMPTS, seed)
+        else:
+            problems = [p for kind in lab.TEST_SETS for p in lab.development_set(kind, LAB_NUM_DEVELOPMENT)]
         return [{"prompt": problem.prompt, "answer": problem.answer} for problem in problems]
     return load_prompt_dataset(name, split=split)
+
+
+def grader(name: str | None) -> Callable[[str, str], bool] | None:
+    """How completions of a prompt set are graded, or None where saki does not know."""
+    return lab.grade if name in (LAB_PROMPTS, LAB_DEVELOPMENT) else None
