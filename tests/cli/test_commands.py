@@ -84,6 +84,7 @@ def test_train_and_resume(capsys, tmp_path):
     assert first["steps"] == 2
     assert (out / "report.html").is_file()
     assert (out / "model" / "model.safetensors").is_file()
+    assert not list(out.rglob("training_args.bin"))  # no pickle in what a user passes on
     assert main(["train", LAB_YAML, "--max_steps", "3", *small]) == 2
     assert "add --resume" in capsys.readouterr().err
     assert main(["train", LAB_YAML, "--max_steps", "3", *small, "--resume", "--json"]) == 0

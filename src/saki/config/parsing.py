@@ -138,7 +138,7 @@ def write_resolved(path: Path, *parts: Any, facts: Mapping[str, Any] | None = No
         *parts: Dataclass instances; later ones do not repeat keys of earlier ones.
         facts: Values of :data:`FACT_KEYS`.
     """
-    values: dict[str, Any] = dict(facts or {})
+    values: dict[str, Any] = {name: _plain(value) for name, value in (facts or {}).items()}
     for part in parts:
         for field in dataclasses.fields(part):
             secret = field.name.endswith("_token")
@@ -152,7 +152,9 @@ def _plain(value: Any) -> Any:
     """Values that YAML writes and the parser takes: no enums, no paths, no objects."""
     if isinstance(value, enum.Enum):
         return value.value
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if isinstance(value, str):
+        return str(value)  # subclasses such as a version string, too
+    if value is None or isinstance(value, (bool, int, float)):
         return value
     if hasattr(value, "to_dict"):
         value = value.to_dict()

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback
+from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import TrainOutput, rotate_checkpoints
 
@@ -322,6 +323,11 @@ class SakiTrainer(Trainer):
             **{name: getattr(args, name) for name in RESUME_FIELDS},
         }
 
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        """Model and tokenizer; the library's pickle of the arguments is left out, nothing reads it back."""
+        super()._save(output_dir, state_dict)
+        (Path(output_dir or str(self.args.output_dir)) / TRAINING_ARGS_NAME).unlink(missing_ok=True)
+
     def _get_output_dir(self, trial: Any) -> str:
         return str(self._checkpoint_root)
 
@@ -380,14 +386,10 @@ class SakiTrainer(Trainer):
 
 
 def _render(rows: Any, tokenizer: PreTrainedTokenizerBase, args: SakiConfig) -> RenderedPrompts:
-    rendered = render_prompts(
+    return render_prompts(
         rows,
         tokenizer,
         max_prompt_length=args.max_prompt_length,
         chat_template_kwargs=args.chat_template_kwargs,  # type: ignore[arg-type]  # a dict after __post_init__
         prompt_suffix=args.prompt_suffix,
     )
-    for reason, count in rendered.dropped.items():
-        if count:
-            logger.warning("%d of %d prompts skipped: %s", count, len(rows), reason)
-    return rendered
