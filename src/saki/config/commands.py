@@ -97,7 +97,7 @@ class DemoArguments:
 
     method: str = option("saki", "Method to distil with.")
     max_steps: int = option(200, "Optimizer steps.")
-    num_problems: int = option(100, "Test problems per set.")
+    num_problems: int = option(60, "Test problems per set.")
     seed: int = option(0, "Run seed.")
 
 
