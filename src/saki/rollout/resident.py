@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -35,7 +35,13 @@ class ResidentEngine:
 
     Raises:
         ValueError: If the two models' vocabularies differ or a limit is below 1.
+
+    Attributes:
+        unit_type: What runs a unit of rows. A hook for tests alone: they put deliberate bugs here and expect
+            the law tests and ``saki verify`` to catch them.
     """
+
+    unit_type: ClassVar[type[WorkUnit]] = WorkUnit
 
     def __init__(
         self,
@@ -93,7 +99,7 @@ class ResidentEngine:
                 progress(finished, len(rows))
 
         for begin in range(0, len(rows), self._max_batch_rows):
-            unit = WorkUnit(
+            unit = self.unit_type(
                 self._student,
                 self._teacher,
                 self._stop_ids,

@@ -13,7 +13,7 @@ from saki.rollout.decoder import Decoder
 from saki.rollout.protocol import EngineStats
 from saki.rollout.recorder import RolloutRecorder
 from saki.rollout.rows import Row, padded_prompts, row_keys
-from saki.rollout.verifier import take, verify_block
+from saki.rollout.verifier import VerifiedBlock, take, verify_block
 from saki.types import RolloutBatch, RolloutRequest
 
 COMPACT_BELOW = 0.75
@@ -121,29 +121,13 @@ class WorkUnit:
         """Draft up to K proposals, verify them in one teacher forward, commit through the first rejection."""
         room = self.request.max_completion_length - self.recorder.lengths[self.row_ids]
         width = min(self.request.block_size, int(room[self.alive].max()))
-        drafted, proposals = [], []
-        feed = self.pending
         with self.clock.phase("draft"):
-            noise = proposal_uniforms(self.keys, self._positions(width), self.student.vocab_size)
-            for offset in range(width):
-                log_p, feed = self._draft(feed, offset, noise[:, offset])
-                drafted.append(log_p)
-                proposals.append(feed)
-        block = torch.stack(proposals, dim=1)
+            log_p, block = self._draft_block(width)
         with self.clock.phase("verify"):
-            prefix = torch.cat([self.pending.unsqueeze(1), block[:, :-1]], dim=1)
-            log_t = normalized_log_probs(self._teacher_forward(teacher, prefix, self.starts, num_logits=width))
+            log_t = self._teacher_block(teacher, block)
         self.stats.waves += 1
         with self.clock.phase("bridge"):
-            verified = verify_block(
-                torch.stack(drafted, dim=1),
-                log_t,
-                block,
-                self.keys,
-                self._positions(width),
-                self.request.trust_region_radius,
-                self.request.solver,
-            )
+            verified = self._verify(log_p, log_t, block)
         with self.clock.phase("rest"):
             self.stats.empty_residuals += verified.num_empty_residuals
             self._commit(
@@ -161,6 +145,28 @@ class WorkUnit:
                 tv=verified.bridge.tv,
                 acceptance_probability=verified.acceptance,
             )
+
+    def _draft_block(self, width: int) -> tuple[Tensor, Tensor]:
+        """The student's log-probs [R, width, V] and its proposals [R, width] after the committed text."""
+        drafted, proposals = [], []
+        feed = self.pending
+        noise = proposal_uniforms(self.keys, self._positions(width), self.student.vocab_size)
+        for offset in range(width):
+            log_p, feed = self._draft(feed, offset, noise[:, offset])
+            drafted.append(log_p)
+            proposals.append(feed)
+        return torch.stack(drafted, dim=1), torch.stack(proposals, dim=1)
+
+    def _teacher_block(self, teacher: Decoder, block: Tensor) -> Tensor:
+        """The teacher's log-probs [R, K, V] at the prefix of each proposal."""
+        prefix = torch.cat([self.pending.unsqueeze(1), block[:, :-1]], dim=1)
+        return normalized_log_probs(self._teacher_forward(teacher, prefix, self.starts, num_logits=block.shape[1]))
+
+    def _verify(self, log_p: Tensor, log_t: Tensor, block: Tensor) -> VerifiedBlock:
+        """Bridge and coupling of a block of proposals [R, K] at the rows' present positions."""
+        positions = self._positions(block.shape[1])
+        radius = self.request.trust_region_radius
+        return verify_block(log_p, log_t, block, self.keys, positions, radius, self.request.solver)
 
     def _commit(self, counts: Tensor, broken: Tensor, tokens: Tensor, **metadata: Tensor) -> None:
         """Cut the block at the cap and at the first stop token, record it, advance, and end rows."""
