@@ -92,6 +92,33 @@ class EvalArguments:
 
 
 @dataclass
+class VerifyArguments:
+    """``saki verify``."""
+
+    model: str = option(LAB_STUDENT, "Student: a folder, a hub name, or lab/student.")
+    teacher_model: str = option(LAB_TEACHER, "Teacher: a folder, a hub name, or lab/teacher.")
+    revision: str | None = option(None, "Revision of the student on the hub.")
+    trust_remote_code: bool = option(False, "Run code that a model folder brings along.")
+    dataset: str | None = option(
+        None, "Prompts: a file, a folder, a hub name, or lab; by default a few built-in texts."
+    )
+    dataset_split: str | None = option(None, "Split of the data set.")
+    limit: int = option(8, "How many prompts.")
+    trust_region_radius: float = option(0.1, "Radius of every other round, nats; the rest use a quarter of it.")
+    block_size: int = option(8, "Proposals per verification wave (K).")
+    num_generations: int = option(4, "Completions per prompt and round.")
+    max_prompt_length: int = option(1024, "Longer prompts are skipped and counted (tokens).")
+    max_completion_length: int = option(32, "Most tokens per completion.")
+    batch_rows: int = option(32, "Completions that roll out together.")
+    alpha: float = option(1e-6, "False-alarm rate of the law test.")
+    max_tokens: int = option(20_000, "Stop the law test after this many tokens.")
+    max_seconds: float = option(150.0, "Stop the law test after this many seconds.")
+    dtype: str = option("float32", "Dtype of both models: float32, float64, bfloat16.")
+    device: str = option("auto", "cpu, cuda, or auto.")
+    seed: int = option(0, "Run seed.")
+
+
+@dataclass
 class DemoArguments:
     """``saki demo``."""
 
