@@ -41,6 +41,8 @@ def test_help(capsys):
         (["eval", "--num_samples", "0"], "num_samples must be at least 1"),
         (["train", "--method", "opd"], "saki train needs --model"),
         (["lab", "build"], "needs --out"),
+        (["verify", "--alpha", "2"], "alpha must lie in (0, 1)"),
+        (["verify", "--trust_region_radius", "0"], "trust_region_radius must be above 0"),
         (["demo", "--max_step", "3"], "did you mean 'max_steps'"),
     ],
 )
@@ -72,6 +74,26 @@ def test_eval(capsys, tmp_path):
     assert len(result["benchmarks"]) == 7
     assert result["average"]["mean_at_k"] > 0.3
     assert (tmp_path / "e" / "evaluation.md").read_text().startswith("| benchmark")
+
+
+def test_verify(capsys, tmp_path):
+    out = tmp_path / "v"
+    argv = ["verify", "--max_tokens", "600", "--limit", "4", "--max_completion_length", "16", "--out", str(out), "--json"]
+    assert main(argv) == 0
+    certificate = last_json(capsys)
+    assert certificate["verdict"] == "pass"
+    assert certificate == json.loads((out / "certificate.json").read_text())
+    assert (out / "certificate.md").read_text().startswith("# saki verify: pass")
+
+
+def test_verify_says_no(capsys, monkeypatch):
+    from saki.rollout import ResidentEngine
+    from tests.statistical.mutants import StaleCache
+
+    monkeypatch.setattr(ResidentEngine, "unit_type", StaleCache)
+    argv = ["verify", "--max_tokens", "600", "--trust_region_radius", "0.5", "--limit", "4", "--json"]
+    assert main(argv) == 1
+    assert last_json(capsys)["verdict"] == "fail"
 
 
 def test_train_and_resume(capsys, tmp_path):

@@ -12,7 +12,10 @@ import math
 import torch
 from torch import Tensor
 
-NUM_BINS = 20
+NUM_BINS = 40
+RESOLUTIONS = (2, 4, 8, 20, 40)
+"""Histograms that are bet on, in bins; each divides :data:`NUM_BINS`. Coarse ones see small shifts early."""
+
 PRIOR = 0.5
 """Jeffreys' prior of the Dirichlet mixture, pseudo-counts per bin."""
 
@@ -23,8 +26,8 @@ TILTS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 class UniformEvidence:
     """Evidence that numbers claimed to be independent uniforms on (0, 1) are not.
 
-    The claim bets against every histogram of :data:`NUM_BINS` bins at once, mixed by a Dirichlet prior:
-    E = B^n Gamma(B a) / Gamma(n + B a) * prod_b Gamma(n_b + a) / Gamma(a).
+    For each B of :data:`RESOLUTIONS` all histograms of B bins at once are bet on, mixed by a Dirichlet prior,
+    E_B = B^n Gamma(B a) / Gamma(n + B a) * prod_b Gamma(n_b + a) / Gamma(a), and E is the mean of them.
     """
 
     def __init__(self) -> None:
@@ -43,9 +46,12 @@ class UniformEvidence:
     @property
     def log_e(self) -> float:
         """log E, 0 at the beginning."""
-        num, whole = self.num, NUM_BINS * PRIOR
-        mixed = sum(math.lgamma(count + PRIOR) - math.lgamma(PRIOR) for count in self.counts.tolist())
-        return num * math.log(NUM_BINS) + math.lgamma(whole) - math.lgamma(num + whole) + mixed
+        return mean_log_e([self._log_e_of(self.counts.view(bins, -1).sum(dim=1).tolist()) for bins in RESOLUTIONS])
+
+    def _log_e_of(self, counts: list[int]) -> float:
+        bins, num = len(counts), sum(counts)
+        mixed = sum(math.lgamma(count + PRIOR) - math.lgamma(PRIOR) for count in counts)
+        return num * math.log(bins) + math.lgamma(bins * PRIOR) - math.lgamma(num + bins * PRIOR) + mixed
 
 
 class EventEvidence:
