@@ -92,9 +92,10 @@ class Killer:
 
     def audit(self, event: str, args: tuple) -> None:
         # A name without a folder belongs to shutil.rmtree, which walks by descriptors.
-        if event in EVENTS and isinstance(args[0], str) and (args[0].startswith(self.folder) or os.sep not in args[0]):
-            if self.reached(event):
-                self.die()
+        if event not in EVENTS or not isinstance(args[0], str):
+            return
+        if (args[0].startswith(self.folder) or os.sep not in args[0]) and self.reached(event):
+            self.die()
 
     def halved(self, kind, write, place):
         def wrapper(*args, **kwargs):

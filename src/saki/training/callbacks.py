@@ -83,6 +83,10 @@ class ConsoleCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Close the bar."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the bar, also when training was cut short."""
         if self.bar is not None:
             self.bar.close()
             self.bar = None

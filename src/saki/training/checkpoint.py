@@ -207,15 +207,15 @@ def checkpoint_to_resume(root: Path, facts: dict[str, Any]) -> Path:
         CheckpointError: If there is none.
     """
     path, refused = last_good_checkpoint(root, facts)
+    for reason in refused:
+        logger.warning("skipping a checkpoint: %s", reason)
     if path is None and refused:
         raise CheckpointError(
-            f"none of the {len(refused)} checkpoints in {root} is usable ({'; '.join(refused)}); "
-            "resume with the settings they were written with, or start again in another folder"
+            f"no checkpoint in {root} can be used, {len(refused)} were tried (the newest: {refused[0]}); resume with "
+            "the settings they were written with, or start again in another folder"
         )
     if path is None:
         raise CheckpointError(f"there is no checkpoint in {root}; start without resuming")
-    for reason in refused:
-        logger.warning("skipping a checkpoint: %s", reason)
     return path
 
 

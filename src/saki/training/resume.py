@@ -37,9 +37,9 @@ def resume_facts(args: SakiConfig, method: str, prompts: Sequence[Prompt]) -> di
         crc32 = zlib.crc32(array("q", [prompt.key, len(prompt.token_ids), *prompt.token_ids]).tobytes(), crc32)
     return {
         "method": method,
+        **{name: getattr(args, name) for name in RESUME_FIELDS},
         "num_prompts": len(prompts),
         "prompts_crc32": crc32,
         "data_seed": args.data_seed if args.data_seed is not None else args.seed,
         "save_only_model": False,  # such a checkpoint lacks the optimizer, so no run can go on from it
-        **{name: getattr(args, name) for name in RESUME_FIELDS},
     }

@@ -137,8 +137,9 @@ class SakiTrainer(Trainer):
         self.model_accepts_loss_kwargs = True
         # The library's bar prints every log line whole; here a line holds some thirty figures.
         self.remove_callback(PrinterCallback)
+        self._console = ConsoleCallback()
         if self.pop_callback(ProgressCallback) is not None:
-            self.add_callback(ConsoleCallback())
+            self.add_callback(self._console)
         self._policy = PolicyHead(student, self.pair.vocab_size, args.loss_chunk_tokens)
         self.engine: RolloutEngine = engine or resident_engine(
             student,
@@ -312,7 +313,10 @@ class SakiTrainer(Trainer):
             check_checkpoint(Path(resume_from_checkpoint), self._facts())
         self._saved_step = checkpoint_step(Path(resume_from_checkpoint)) if resume_from_checkpoint else None
         self.rollouts.synced_version = None
-        return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+        try:
+            return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+        finally:
+            self._console.close()  # an error's sentence gets a line of its own
 
     def _facts(self) -> dict[str, Any]:
         return resume_facts(self._args, self.method.name, self.prompts.prompts)
