@@ -26,12 +26,16 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
+def half_and_stop(path):
+    path.write_text("half")
+    raise RuntimeError("stop")
+
+
 def test_a_file_is_whole_or_not_there(tmp_path):
     path = tmp_path / "new" / "a.txt"
     write_text(path, "eins")
     with pytest.raises(RuntimeError, match="stop"), whole_file(path) as unfinished:
-        unfinished.write_text("zw")
-        raise RuntimeError("stop")
+        half_and_stop(unfinished)
     assert path.read_text() == "eins"
     write_text(path, "drei")
     assert path.read_text() == "drei"
@@ -41,8 +45,7 @@ def test_a_file_is_whole_or_not_there(tmp_path):
 def test_a_folder_is_whole_or_not_there(tmp_path):
     path = tmp_path / "model"
     with pytest.raises(RuntimeError, match="stop"), whole_folder(path) as unfinished:
-        (unfinished / "a").write_text("half")
-        raise RuntimeError("stop")
+        half_and_stop(unfinished / "a")
     assert names(tmp_path) == []
     (tmp_path / ".model.unfinished").mkdir()  # what a kill left
     (tmp_path / ".model.unfinished" / "stale").write_text("x")
@@ -78,9 +81,9 @@ def test_a_folder_that_is_there_keeps_its_other_files(tmp_path):
 def test_a_full_disk_is_named_whoever_writes(disk, write):
     path = disk.root / "a"
     path.write_text("before")
-    with pytest.raises(DiskFullError, match=r"the disk is full: .*/disk/a could not be written; .* make room"):
-        with whole_file(path) as unfinished:
-            write(unfinished)
+    said = r"the disk is full: .*/disk/a could not be written; .* make room"
+    with pytest.raises(DiskFullError, match=said), whole_file(path) as unfinished:
+        write(unfinished)
     assert path.read_text() == "before"
     assert names(disk.root) == ["a"]
     with pytest.raises(DiskFullError), whole_folder(disk.root / "b") as unfinished:

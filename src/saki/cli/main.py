@@ -72,27 +72,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"saki: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except Exception as error:
-        if sentence := _says_all(error):
+        if sentence := _says_all(error, name):
             if "--traceback" in words:
                 traceback.print_exc()
-            hint = "; saki train goes on with --resume" if name == "train" else ""
-            print(f"saki: {' '.join(sentence.split())}{hint}", file=sys.stderr)
+            print(f"saki: {' '.join(sentence.split())}", file=sys.stderr)
             return 1
         traceback.print_exc()
         print(f"saki: failed: {type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
 
 
-def _says_all(error: Exception) -> str | None:
+def _says_all(error: Exception, name: str) -> str | None:
     """The sentence of an error that comes from outside the program, so that a traceback would tell nothing more."""
     from saki.files import DiskFullError, disk_is_full
     from saki.training import TrainingDivergedError
 
-    if isinstance(error, (DiskFullError, TrainingDivergedError)):
+    if isinstance(error, TrainingDivergedError):
         return str(error)
-    if disk_is_full(error):
-        return f"the disk is full ({error}); all that was written before is whole, so make room and start again"
-    return None
+    if not disk_is_full(error):
+        return None
+    told = isinstance(error, DiskFullError)
+    sentence = str(error) if told else f"the disk is full ({error}); what was written before is whole, make room"
+    return f"{sentence}; saki train goes on with --resume" if name == "train" else sentence
 
 
 if __name__ == "__main__":
