@@ -88,6 +88,10 @@ def test_train_and_resume(capsys, tmp_path):
     assert not list(out.rglob("training_args.bin"))  # no pickle in what a user passes on
     assert main(["train", LAB_YAML, "--max_steps", "3", *small]) == 2
     assert "add --resume" in capsys.readouterr().err
+    resolved = (out / "config.resolved.yaml").read_bytes()
+    assert main(["train", LAB_YAML, "--max_steps", "3", *small, "--resume", "--seed", "5"]) == 2
+    assert "seed = 0, this run has 5" in capsys.readouterr().err
+    assert (out / "config.resolved.yaml").read_bytes() == resolved  # the record of the run that is there
     assert main(["train", LAB_YAML, "--max_steps", "3", *small, "--resume", "--json"]) == 0
     assert last_json(capsys)["steps"] == 3
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]

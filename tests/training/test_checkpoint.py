@@ -208,8 +208,10 @@ def test_a_finished_run_trains_nothing_more(tmp_path):
     run.train()
     before, log = weights(run), (tmp_path / "metrics.jsonl").read_bytes()
     assert [line["step"] for line in metrics(tmp_path)] == [0, 1, 2, 2]
+    (tmp_path / "checkpoints" / ".staging" / "checkpoint-2").mkdir(parents=True)  # what a killed save left
     resumed = trainer(tmp_path, **options)
     outcome = resumed.train(resume_from_checkpoint=True)
     assert outcome.global_step == 2
     assert_equal_weights(weights(resumed), before)
     assert (tmp_path / "metrics.jsonl").read_bytes() == log
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["checkpoint-2"]
