@@ -12,6 +12,7 @@ from saki.config import CommandParser, UsageError, write_resolved
 from saki.config.commands import CommonArguments, EvalArguments
 from saki.config.sources import model_path
 from saki.evaluation import evaluate_model, lab_benchmarks, markdown_table, text_table
+from saki.files import write_text
 from saki.models import load_causal_lm, load_tokenizer
 
 SUMMARY = "Sample a model alone on benchmarks: Mean@k and Pass@k with intervals over problems."
@@ -59,8 +60,8 @@ def run(argv: Sequence[str]) -> int:
     print(text_table(results))
     if folder:
         write_resolved(folder / "config.resolved.yaml", common, args, facts=run_facts())
-        (folder / "evaluation.json").write_text(json.dumps({args.model: result.to_json()}, indent=2))
-        (folder / "evaluation.md").write_text(markdown_table(results) + "\n")
+        write_text(folder / "evaluation.json", json.dumps({args.model: result.to_json()}, indent=2))
+        write_text(folder / "evaluation.md", markdown_table(results) + "\n")
         print(f"written to {folder}")
     if common.json:
         print_json(result.to_json())

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import logging
+import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from saki.analysis.report import write_report
 from saki.cli.console import git_commit, print_json, run_facts
+from saki.cli.signals import exit_code
 from saki.config import CommandParser, UsageError, write_resolved
 from saki.config.commands import CommonArguments, TrainArguments
 from saki.config.sources import grader, model_path, prompt_rows
 from saki.models import load_causal_lm, load_tokenizer
-from saki.training import SakiConfig, SakiTrainer
+from saki.training import SakiConfig, SakiTrainer, StopOnSignal
 from saki.training.checkpoint import list_checkpoints
 
 logger = logging.getLogger(__name__)
@@ -42,6 +48,7 @@ def run(argv: Sequence[str]) -> int:
     teacher_tokenizer = load_tokenizer(teacher_path, **options)
     student = load_causal_lm(student_path, dtype="float32", revision=args.revision, **options)
     teacher = load_causal_lm(teacher_path, dtype=args.teacher_dtype, **options)
+    stop = StopOnSignal()
     trainer = SakiTrainer(
         model=student,
         teacher_model=teacher,
@@ -52,9 +59,18 @@ def run(argv: Sequence[str]) -> int:
         processing_class=tokenizer,
         teacher_processing_class=teacher_tokenizer,
         peft_config=lora_config(args.lora_rank, args.lora_alpha) if args.lora_rank else None,
+        callbacks=[ResolvedConfigCallback(folder / "config.resolved.yaml", common, args, config), stop],
     )
-    write_resolved(folder / "config.resolved.yaml", common, args, config, facts=run_facts())
-    outcome = trainer.train(resume_from_checkpoint=args.resume and has_checkpoint(folder))
+    with stop:
+        outcome = trainer.train(resume_from_checkpoint=args.resume and has_checkpoint(folder))
+    if stop.stopped_by is not None:
+        print(
+            f"saki: {signal.Signals(stop.stopped_by).name}: stopped after step {outcome.global_step} of "
+            f"{trainer.state.max_steps}, all of it is in {list_checkpoints(folder / 'checkpoints')[0]}; "
+            "the same command with --resume goes on",
+            file=sys.stderr,
+        )
+        return exit_code(stop.stopped_by)
     trainer.save_model(str(folder / "model"))
     report = write_report(folder, decode=lambda ids: str(tokenizer.decode(ids)))
     print(f"model: {folder / 'model'}   report: {report}")
@@ -70,6 +86,25 @@ def run(argv: Sequence[str]) -> int:
             }
         )
     return 0
+
+
+class ResolvedConfigCallback(TrainerCallback):
+    """Writes ``config.resolved.yaml`` when training begins: a resume that is refused leaves the earlier one.
+
+    Args:
+        path: The file.
+        *parts: Dataclasses to write.
+    """
+
+    def __init__(self, path: Path, *parts: Any) -> None:
+        self.path, self.parts = path, parts
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Write it."""
+        if state.is_world_process_zero:
+            write_resolved(self.path, *self.parts, facts=run_facts())
 
 
 def claim_run_folder(folder: Path, resume: bool) -> Path:

@@ -15,6 +15,8 @@ from typing import Any, NoReturn
 import yaml
 from transformers import HfArgumentParser, TrainingArguments
 
+from saki.files import write_text
+
 FACT_KEYS = ("commit", "versions")
 """What a resolved configuration records beside options; ignored when it is read again."""
 
@@ -144,8 +146,7 @@ def write_resolved(path: Path, *parts: Any, facts: Mapping[str, Any] | None = No
             secret = field.name.endswith("_token")
             if field.init and not secret and field.name not in values:
                 values[field.name] = _plain(getattr(part, field.name))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(yaml.safe_dump(values, sort_keys=True, allow_unicode=True))
+    write_text(path, yaml.safe_dump(values, sort_keys=True, allow_unicode=True))
 
 
 def _plain(value: Any) -> Any:
