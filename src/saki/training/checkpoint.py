@@ -79,7 +79,10 @@ def check_checkpoint(folder: Path, facts: dict[str, Any]) -> None:
     for name, value in facts.items():
         stored = content["facts"].get(name)
         if stored != value:
-            raise CheckpointError(f"{folder} was written with {name} = {stored!r}, this run has {value!r}")
+            raise CheckpointError(
+                f"{folder} was written with {name} = {stored!r}, this run has {value!r}; give the same {name} to go "
+                "on, or start a new run in another folder"
+            )
 
 
 def list_checkpoints(root: Path) -> list[Path]:

@@ -20,9 +20,10 @@ import saki
 from saki.data import RenderedPrompts, collate_rollout, render_prompts
 from saki.functional import request_seed
 from saki.methods import Method, get_method
-from saki.models import load_causal_lm, load_tokenizer, plain_state, resolve_pair
+from saki.models import plain_state, resolve_pair
 from saki.objectives import TokenTargets
 from saki.rollout import RolloutEngine
+from saki.training.arguments import check_arguments, check_fit, load_named
 from saki.training.callbacks import ConsoleCallback, MetricsFileCallback
 from saki.training.checkpoint import (
     STAGING,
@@ -102,14 +103,10 @@ class SakiTrainer(Trainer):
         callbacks: list[TrainerCallback] | None = None,
         optimizers: tuple[Any, Any] = (None, None),
     ) -> None:
-        if isinstance(model, str):
-            processing_class = processing_class or load_tokenizer(model)
-            model = load_causal_lm(model, dtype=torch.float32)
-        if isinstance(teacher_model, str):
-            teacher_processing_class = teacher_processing_class or load_tokenizer(teacher_model)
-            teacher_model = load_causal_lm(teacher_model)
-        if processing_class is None:
-            raise ValueError("processing_class is needed when model is not a name; pass the student's tokenizer")
+        check_arguments(model, teacher_model, args, processing_class, method)
+        model, teacher_model, processing_class, teacher_processing_class = load_named(
+            model, teacher_model, processing_class, teacher_processing_class
+        )
         self.method = method or get_method(args.method)
         self.pair = resolve_pair(model, teacher_model, processing_class, teacher_processing_class)
         logger.info("vocabulary: %d ids; stop ids: %s", self.pair.vocab_size, list(self.pair.stop_token_ids))
@@ -126,6 +123,7 @@ class SakiTrainer(Trainer):
         self.eval_grader = eval_grader
         self._eval_rows = eval_dataset
         self._completions = CompletionDataset(len(self.prompts.prompts), args.num_generations)
+        check_fit(self.prompts.prompts, args, model, teacher_model)
         self._sums = MetricSums()
         self._checkpoint_root = args.run_dir / "checkpoints"
         self._rollout_done_at: float | None = None
@@ -307,7 +305,8 @@ class SakiTrainer(Trainer):
             for reason in refused:
                 logger.warning("skipping a checkpoint: %s", reason)
             if path is None:
-                raise CheckpointError(f"there is no usable checkpoint in {self._checkpoint_root}")
+                reason = f": {refused[0]}" if refused else ""
+                raise CheckpointError(f"there is no usable checkpoint in {self._checkpoint_root}{reason}")
             resume_from_checkpoint = str(path)
         elif isinstance(resume_from_checkpoint, str):
             check_checkpoint(Path(resume_from_checkpoint), self._facts())
