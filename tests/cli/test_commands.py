@@ -30,7 +30,7 @@ def test_help(capsys):
     ("argv", "message"),
     [
         (["trian"], "unknown command 'trian'; did you mean 'train'"),
-        (["rollout", "--trust_region_radius", "-1"], "trust_region_radius must be finite and >= 0"),
+        (["rollout", "--trust_region_radius", "-1"], "trust_region_radius must be at least 0"),
         (["rollout", "--block_size", "0"], "block_size must be at least 1"),
         (["rollout", "--method", "sakki"], "did you mean 'saki'"),
         (["rollout", "--model", "/no/such/folder"], "no checkpoint folder"),

@@ -41,9 +41,10 @@ def run(argv: Sequence[str]) -> int:
         revision=args.revision,
         trust_remote_code=args.trust_remote_code,
     )
+    engine = model_engine(model, tokenizer, batch_rows=args.batch_rows, share=True)
     with progress_bar("evaluate", "samples") as progress:
         result = evaluate_model(
-            model_engine(model, tokenizer, batch_rows=args.batch_rows, share=True),
+            engine,
             tokenizer,
             benchmarks,
             seed=args.seed,

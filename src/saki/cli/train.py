@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import IntervalStrategy, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from saki.analysis.report import write_report
 from saki.cli.console import git_commit, holdings, print_json, run_facts
@@ -40,6 +40,11 @@ def run(argv: Sequence[str]) -> int:
             raise UsageError(f"saki train needs --{name}; lab/student, lab/teacher and lab name the embedded ones")
     if config.resume_from_checkpoint:
         raise UsageError("saki train goes on from the last good checkpoint of --out with --resume; give that instead")
+    if config.eval_strategy != IntervalStrategy.NO and args.eval_dataset is None:
+        raise UsageError(
+            f"eval_strategy is {config.eval_strategy.value}, but there is no eval_dataset; give --eval_dataset, for "
+            "example lab/development, or leave eval_strategy out"
+        )
     folder = check_run_folder(config.run_dir, args.resume)
     student_path, teacher_path = model_path(args.model), model_path(args.teacher_model)
     options = {"trust_remote_code": args.trust_remote_code}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import difflib
 import enum
 import io
 import re
@@ -28,7 +29,6 @@ _COMPLAINTS = (
     (re.compile(r"invalid float value: (.*)"), "must be a number, got {}"),
     (re.compile(r"Truthy value expected: got (.*?) but expected one of .*"), "must be true or false, got {!r}"),
     (re.compile(r"expected (?:one|at least one) argument()"), "needs a value{}; write it as --key value"),
-    (re.compile(r"invalid choice: (.*?) \(choose from (.*)\)"), "got {}; choose one of {}"),
 )
 """What argparse says after ``argument --key:``, and what a user is told."""
 
@@ -81,6 +81,11 @@ class CommandParser(HfArgumentParser):
         if found is None:
             raise UsageError(message)
         key, complaint = found[1].replace("-", "_"), found[2]
+        if choice := re.fullmatch(r"invalid choice: '?(.*?)'? \(choose from (.*)\)", complaint, flags=re.DOTALL):
+            choices = [word.strip(" '") for word in choice[2].split(",")]
+            nearest = difflib.get_close_matches(choice[1], choices, n=1)
+            hint = f"did you mean {nearest[0]!r}?" if nearest else f"choose one of {', '.join(choices)}"
+            complaint = f"got {choice[1]!r}; {hint}"
         for pattern, words in _COMPLAINTS:
             if matched := pattern.fullmatch(complaint):
                 complaint = words.format(*matched.groups())

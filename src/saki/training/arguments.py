@@ -11,12 +11,13 @@ from transformers import PreTrainedTokenizerBase
 
 from saki.methods import Method
 from saki.models import check_architecture, compare_tokenizers, load_causal_lm, load_tokenizer
+from saki.rollout import RolloutEngine
 from saki.training.config import SakiConfig
-from saki.training.sampler import check_enough
+from saki.training.policy import base_model
 from saki.types import Prompt
 
 
-def check_arguments(model: Any, teacher_model: Any, args: Any, processing_class: Any, method: Any) -> None:
+def check_arguments(model: Any, teacher_model: Any, args: Any, processing_class: Any, method: Any, engine: Any) -> None:
     """Refuse arguments of the wrong type.
 
     Raises:
@@ -35,6 +36,8 @@ def check_arguments(model: Any, teacher_model: Any, args: Any, processing_class:
         raise ValueError(f"processing_class is a {type(processing_class).__name__}, expected the student's tokenizer")
     if method is not None and not isinstance(method, Method):
         raise ValueError(f"method is a {type(method).__name__}, expected a saki.methods.Method or None")
+    if engine is not None and not isinstance(engine, RolloutEngine):
+        raise ValueError(f"engine is a {type(engine).__name__}, expected a saki.rollout.RolloutEngine or None")
 
 
 def load_named(
@@ -61,16 +64,21 @@ def load_named(
     return model, teacher_model, tokenizer, teacher_tokenizer
 
 
-def check_fit(prompts: Sequence[Prompt], args: SakiConfig, *models: Any) -> None:
-    """Refuse prompts that do not make a step, and completions that can outgrow the models' positions.
+def check_positions(prompts: Sequence[Prompt], args: SakiConfig, student: Any, teacher: Any) -> None:
+    """Refuse completions that can outgrow the models' positions.
+
+    Args:
+        prompts: Every prompt that will be rolled out.
+        args: The configuration.
+        student: The student, plain or PEFT.
+        teacher: The teacher, or None where an engine of the user's own holds it.
 
     Raises:
-        ValueError: One sentence with both numbers.
+        ValueError: One sentence with both numbers, or naming what the engine does not run.
     """
-    check_enough(len(prompts), args.prompts_per_step)
     longest = max(len(prompt.token_ids) for prompt in prompts)
-    for side, model in zip(("student", "teacher"), models, strict=True):
-        limit = check_architecture(model.config, type(model)).max_positions
+    for side, model in (("student", base_model(student)), ("teacher", teacher)):
+        limit = None if model is None else check_architecture(model.config, type(model)).max_positions
         if limit is not None and longest + args.max_completion_length > limit:
             raise ValueError(
                 f"the longest prompt has {longest} tokens and max_completion_length is {args.max_completion_length}, "

@@ -113,7 +113,10 @@ class SakiConfig(TrainingArguments, ExactOptions):
         self._check_library_options()
         self.radius_at(1)
         self._read_template_kwargs()
-        super().__post_init__()
+        try:
+            super().__post_init__()
+        except FileNotFoundError as error:
+            raise ValueError(f"a setting names the file {error.filename!r}, which is not there; check it") from error
         self._derive_accumulation()
 
     def _check_library_options(self) -> None:
@@ -121,6 +124,10 @@ class SakiConfig(TrainingArguments, ExactOptions):
         if self.label_smoothing_factor or self.neftune_noise_alpha is not None:
             raise ValueError(
                 "label_smoothing_factor and neftune_noise_alpha would change the objective; leave them out"
+            )
+        if self.metric_for_best_model not in (None, "loss", "eval_loss"):
+            raise ValueError(
+                f"metric_for_best_model can only be loss, the KL to the teacher, got {self.metric_for_best_model!r}"
             )
         named = [self.report_to] if isinstance(self.report_to, str) else list(self.report_to or [])
         available = ("none", "all", *get_available_reporting_integrations())

@@ -23,7 +23,7 @@ from saki.methods import Method, get_method
 from saki.models import plain_state, resolve_pair
 from saki.objectives import TokenTargets
 from saki.rollout import RolloutEngine
-from saki.training.arguments import check_arguments, check_fit, load_named
+from saki.training.arguments import check_arguments, check_positions, load_named
 from saki.training.callbacks import ConsoleCallback, MetricsFileCallback
 from saki.training.checkpoint import (
     STAGING,
@@ -38,7 +38,7 @@ from saki.training.engines import resident_engine
 from saki.training.metrics import MetricSums, record_update
 from saki.training.policy import PolicyHead
 from saki.training.rollouts import StepRollouts, TrainingDivergedError
-from saki.training.sampler import CompletionDataset, StepSampler, keep_as_list
+from saki.training.sampler import CompletionDataset, StepSampler, check_enough, keep_as_list
 from saki.types import RolloutBatch, RolloutRequest
 
 logger = logging.getLogger(__name__)
@@ -103,27 +103,27 @@ class SakiTrainer(Trainer):
         callbacks: list[TrainerCallback] | None = None,
         optimizers: tuple[Any, Any] = (None, None),
     ) -> None:
-        check_arguments(model, teacher_model, args, processing_class, method)
-        model, teacher_model, processing_class, teacher_processing_class = load_named(
+        check_arguments(model, teacher_model, args, processing_class, method, engine)
+        student, teacher, tokenizer, teacher_tokenizer = load_named(
             model, teacher_model, processing_class, teacher_processing_class
         )
         self.method = method or get_method(args.method)
-        self.pair = resolve_pair(model, teacher_model, processing_class, teacher_processing_class)
+        self.pair = resolve_pair(student, teacher, tokenizer, teacher_tokenizer)
         logger.info("vocabulary: %d ids; stop ids: %s", self.pair.vocab_size, list(self.pair.stop_token_ids))
         for note in self.pair.notes:
             logger.info(note)
         if peft_config is not None:
             from peft import get_peft_model
 
-            student: nn.Module = get_peft_model(model, peft_config)
-        else:
-            student = model
-        self.prompts = _render(train_dataset, processing_class, args)
-        self.eval_prompts = _render(eval_dataset, processing_class, args) if eval_dataset is not None else None
+            student = get_peft_model(student, peft_config)
+        self.prompts = _render(train_dataset, tokenizer, args)
+        self.eval_prompts = _render(eval_dataset, tokenizer, args) if eval_dataset is not None else None
         self.eval_grader = eval_grader
         self._eval_rows = eval_dataset
         self._completions = CompletionDataset(len(self.prompts.prompts), args.num_generations)
-        check_fit(self.prompts.prompts, args, model, teacher_model)
+        check_enough(len(self.prompts.prompts), args.prompts_per_step)
+        evaluated = self.eval_prompts.prompts if self.eval_prompts else []
+        check_positions([*self.prompts.prompts, *evaluated], args, student, None if engine else teacher)
         self._sums = MetricSums()
         self._checkpoint_root = args.run_dir / "checkpoints"
         self._rollout_done_at: float | None = None
@@ -132,7 +132,7 @@ class SakiTrainer(Trainer):
             args=args,
             train_dataset=self._completions,
             eval_dataset=eval_dataset,
-            processing_class=processing_class,
+            processing_class=tokenizer,
             data_collator=keep_as_list,  # type: ignore[arg-type]  # micro-batches become dicts after the rollout
             callbacks=[MetricsFileCallback(args.run_dir / "metrics.jsonl"), *(callbacks or [])],
             optimizers=optimizers,
@@ -145,7 +145,7 @@ class SakiTrainer(Trainer):
         self._policy = PolicyHead(student, self.pair.vocab_size, args.loss_chunk_tokens)
         self.engine: RolloutEngine = engine or resident_engine(
             student,
-            teacher_model,
+            teacher,
             self.pair,
             dtype=self._rollout_dtype(),
             device=args.device,
