@@ -31,7 +31,7 @@ def test_help(capsys):
     ("argv", "message"),
     [
         (["trian"], "unknown command 'trian'; did you mean 'train'"),
-        (["rollout", "--trust_region_radius", "-1"], "trust_region_radius must be finite and >= 0"),
+        (["rollout", "--trust_region_radius", "-1"], "trust_region_radius must be at least 0"),
         (["rollout", "--block_size", "0"], "block_size must be at least 1"),
         (["rollout", "--method", "sakki"], "did you mean 'saki'"),
         (["rollout", "--model", "/no/such/folder"], "no checkpoint folder"),
@@ -79,7 +79,18 @@ def test_eval(capsys, tmp_path):
 
 def test_verify(capsys, tmp_path):
     out = tmp_path / "v"
-    argv = ["verify", "--max_tokens", "600", "--limit", "4", "--max_completion_length", "16", "--out", str(out), "--json"]
+    argv = [
+        "verify",
+        "--max_tokens",
+        "600",
+        "--limit",
+        "4",
+        "--max_completion_length",
+        "16",
+        "--out",
+        str(out),
+        "--json",
+    ]
     assert main(argv) == 0
     certificate = last_json(capsys)
     assert certificate["verdict"] == "pass"

@@ -77,6 +77,7 @@ def run(argv: Sequence[str]) -> int:
     begin = time.perf_counter()
     torch.set_num_threads(1)
     folder = fresh_folder(common.out, "the demo") if common.out else Path(tempfile.mkdtemp(prefix="saki-demo-"))
+    folder.mkdir(parents=True, exist_ok=True)
     tokenizer = load_tokenizer(str(lab.student_path()))
     student = load_causal_lm(str(lab.student_path()), dtype=torch.float32)
     teacher = load_causal_lm(str(lab.teacher_path()), dtype=torch.float32)

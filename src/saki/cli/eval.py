@@ -27,9 +27,6 @@ def parser() -> CommandParser:
 def run(argv: Sequence[str]) -> int:
     """Run the command."""
     common, args = parser().parse(argv)
-    for name in ("num_problems", "num_samples", "max_new_tokens", "batch_rows"):
-        if getattr(args, name) < 1:
-            raise UsageError(f"{name} must be at least 1, got {getattr(args, name)}")
     names = lab.TEST_SETS if args.benchmarks == "lab" else tuple(args.benchmarks.split(","))
     unknown = [name for name in names if name not in lab.TEST_SETS]
     if unknown:
@@ -45,9 +42,10 @@ def run(argv: Sequence[str]) -> int:
         revision=args.revision,
         trust_remote_code=args.trust_remote_code,
     )
+    engine = model_engine(model, tokenizer, batch_rows=args.batch_rows, share=True)
     with progress_bar("evaluate", "samples") as progress:
         result = evaluate_model(
-            model_engine(model, tokenizer, batch_rows=args.batch_rows, share=True),
+            engine,
             tokenizer,
             benchmarks,
             seed=args.seed,

@@ -166,7 +166,10 @@ def _check(folder: Path, facts: dict[str, Any]) -> None:
             raise CheckpointError(f"{path} is damaged: its CRC-32 differs from the manifest")
     for name, value in facts.items():
         if stored.get(name) != value:
-            raise CheckpointError(f"{folder} was written with {name} = {stored.get(name)!r}, this run has {value!r}")
+            raise CheckpointError(
+                f"{folder} was written with {name} = {stored.get(name)!r}, this run has {value!r}; give the same "
+                f"{name} to go on, or start a new run in another folder"
+            )
 
 
 def _is_entry(value: Any) -> bool:

@@ -20,9 +20,10 @@ from saki.data import RenderedPrompts, collate_rollout, render_prompts
 from saki.files import whole_folder
 from saki.functional import request_seed
 from saki.methods import Method, get_method
-from saki.models import load_causal_lm, load_tokenizer, plain_state, resolve_pair
+from saki.models import plain_state, resolve_pair
 from saki.objectives import TokenTargets
 from saki.rollout import RolloutEngine
+from saki.training.arguments import check_arguments, check_positions, load_named
 from saki.training.callbacks import ConsoleCallback, MetricsFileCallback
 from saki.training.checkpoint import (
     check_checkpoint,
@@ -40,7 +41,7 @@ from saki.training.policy import PolicyHead
 from saki.training.resume import resume_facts
 from saki.training.rewind import RewindCallback
 from saki.training.rollouts import StepRollouts
-from saki.training.sampler import CompletionDataset, StepSampler, keep_as_list
+from saki.training.sampler import CompletionDataset, StepSampler, check_enough, keep_as_list
 from saki.types import RolloutBatch, RolloutRequest
 
 logger = logging.getLogger(__name__)
@@ -92,30 +93,27 @@ class SakiTrainer(Trainer):
         callbacks: list[TrainerCallback] | None = None,
         optimizers: tuple[Any, Any] = (None, None),
     ) -> None:
-        if isinstance(model, str):
-            processing_class = processing_class or load_tokenizer(model)
-            model = load_causal_lm(model, dtype=torch.float32)
-        if isinstance(teacher_model, str):
-            teacher_processing_class = teacher_processing_class or load_tokenizer(teacher_model)
-            teacher_model = load_causal_lm(teacher_model)
-        if processing_class is None:
-            raise ValueError("processing_class is needed when model is not a name; pass the student's tokenizer")
+        check_arguments(model, teacher_model, args, processing_class, method, engine)
+        student, teacher, tokenizer, teacher_tokenizer = load_named(
+            model, teacher_model, processing_class, teacher_processing_class
+        )
         self.method = method or get_method(args.method)
-        self.pair = resolve_pair(model, teacher_model, processing_class, teacher_processing_class)
+        self.pair = resolve_pair(student, teacher, tokenizer, teacher_tokenizer)
         logger.info("vocabulary: %d ids; stop ids: %s", self.pair.vocab_size, list(self.pair.stop_token_ids))
         for note in self.pair.notes:
             logger.info(note)
         if peft_config is not None:
             from peft import get_peft_model
 
-            student: nn.Module = get_peft_model(model, peft_config)
-        else:
-            student = model
-        self.prompts = _render(train_dataset, processing_class, args)
-        self.eval_prompts = _render(eval_dataset, processing_class, args) if eval_dataset is not None else None
+            student = get_peft_model(student, peft_config)
+        self.prompts = _render(train_dataset, tokenizer, args)
+        self.eval_prompts = _render(eval_dataset, tokenizer, args) if eval_dataset is not None else None
         self.eval_grader = eval_grader
         self._eval_rows = eval_dataset
         self._completions = CompletionDataset(len(self.prompts.prompts), args.num_generations)
+        check_enough(len(self.prompts.prompts), args.prompts_per_step)
+        evaluated = self.eval_prompts.prompts if self.eval_prompts else []
+        check_positions([*self.prompts.prompts, *evaluated], args, student, None if engine else teacher)
         self._sums = MetricSums()
         self._checkpoint_root = args.run_dir / "checkpoints"
         self._saved_step: int | None = None
@@ -125,7 +123,7 @@ class SakiTrainer(Trainer):
             args=args,
             train_dataset=self._completions,
             eval_dataset=eval_dataset,
-            processing_class=processing_class,
+            processing_class=tokenizer,
             data_collator=keep_as_list,  # type: ignore[arg-type]  # micro-batches become dicts after the rollout
             callbacks=[
                 RewindCallback(args.run_dir),
@@ -143,7 +141,7 @@ class SakiTrainer(Trainer):
         self._policy = PolicyHead(student, self.pair.vocab_size, args.loss_chunk_tokens)
         self.engine: RolloutEngine = engine or resident_engine(
             student,
-            teacher_model,
+            teacher,
             self.pair,
             dtype=self._rollout_dtype(),
             device=args.device,
