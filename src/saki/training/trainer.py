@@ -171,8 +171,11 @@ class SakiTrainer(Trainer):
         self._sync_engine()
         batch = self.rollouts.roll_out([item for items in micro_items for item in items], step)
         routes = self.method.route(batch)
-        num_valid = torch.tensor(batch.num_valid_tokens, device=device)
-        num_valid = self.accelerator.reduce(num_valid, reduction="sum")
+        num_whole = sum(reason != "nan" for reason in batch.finish_reasons)
+        counts = torch.tensor([batch.num_valid_tokens, num_whole], device=device)
+        num_valid, num_whole = self.accelerator.reduce(counts, reduction="sum")
+        if int(num_whole) == 0:
+            raise self.rollouts.diverged(f"every completion of step {step} ended early because a model gave NaN")
         micro_batches, begin = [], 0
         for items in micro_items:
             rows = range(begin, begin + len(items))
