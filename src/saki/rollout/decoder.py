@@ -24,6 +24,15 @@ class DecoderCache(Protocol):
         """Drop every row but the given ones."""
         ...
 
+    def copy_rows(self, source: Any, source_rows: Tensor, rows: Tensor, length: int) -> None:
+        """Take over the first ``length`` entries of some rows of another cache of the same decoder."""
+        ...
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that the cache holds."""
+        ...
+
 
 class StaleCacheError(RuntimeError):
     """A cache filled by other weights was offered to a decoder."""
@@ -139,6 +148,15 @@ class TableCache:
         """Drop every row but the given ones."""
         self.tokens = self.tokens[rows]
         self.num_rows = int(rows.shape[0])
+
+    def copy_rows(self, source: TableCache, source_rows: Tensor, rows: Tensor, length: int) -> None:
+        """Take over the first ``length`` entries of some rows of another cache."""
+        self.tokens[rows, :length] = source.tokens[source_rows, :length]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that the cache holds."""
+        return self.tokens.numel() * self.tokens.element_size()
 
 
 class TableDecoder:

@@ -30,8 +30,9 @@ class ResidentEngine:
         student: Decoder that drafts. The engine owns it.
         teacher: Decoder that verifies and scores. None allows student-only rollouts without scores.
         stop_token_ids: Ids that end a completion; a committed one is its last valid position.
-        max_batch_rows: Most rows that roll out together; more are taken in turn.
+        max_batch_rows: Most rows that roll out together; a row that ends makes room for the next.
         prefill_chunk: Prompt positions per prefill forward.
+        refill: Whether freed slots are refilled at once (continuous batching); off, rows go in fixed groups.
 
     Raises:
         ValueError: If the two models' vocabularies differ or a limit is below 1.
@@ -51,6 +52,7 @@ class ResidentEngine:
         *,
         max_batch_rows: int = 64,
         prefill_chunk: int = 512,
+        refill: bool = True,
     ) -> None:
         if teacher is not None and teacher.vocab_size != student.vocab_size:
             raise ValueError(
@@ -62,7 +64,7 @@ class ResidentEngine:
             )
         self._student, self._teacher = student, teacher
         self._stop_ids = torch.tensor(sorted(set(stop_token_ids)), dtype=torch.long, device=student.device)
-        self._max_batch_rows, self._prefill_chunk = max_batch_rows, prefill_chunk
+        self._max_batch_rows, self._prefill_chunk, self._refill = max_batch_rows, prefill_chunk, refill
         self._stats, self._clock = EngineStats(), PhaseClock()
 
     def generate(
@@ -90,7 +92,6 @@ class ResidentEngine:
             )
         rows = expand_rows(prompts, request.num_generations)
         finished = 0
-        batches = []
 
         def on_finished(count: int) -> None:
             nonlocal finished
@@ -98,19 +99,19 @@ class ResidentEngine:
             if progress is not None and count:
                 progress(finished, len(rows))
 
-        for begin in range(0, len(rows), self._max_batch_rows):
-            unit = self.unit_type(
-                self._student,
-                self._teacher,
-                self._stop_ids,
-                rows[begin : begin + self._max_batch_rows],
-                request,
-                self._stats,
-                self._clock,
-                self._prefill_chunk,
-            )
-            batches.append(unit.run(on_finished))
-        batch = RolloutBatch.concatenate(batches)
+        unit = self.unit_type(
+            self._student,
+            self._teacher,
+            self._stop_ids,
+            rows,
+            request,
+            self._stats,
+            self._clock,
+            self._prefill_chunk,
+            self._max_batch_rows,
+            self._refill,
+        )
+        batch = unit.run(on_finished)
         if request.student_only and request.score_teacher:
             scores = self.score(batch)
             batch = replace(batch, teacher_logprobs=scores.logprobs, teacher_mode_ids=scores.mode_ids)
