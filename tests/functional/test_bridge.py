@@ -207,3 +207,110 @@ def test_hostile_rows(data, vocab, radius):
     assert float(bridge.tv) <= pinsker_bound(radius) * (1 + 1e-6)
     if 0 < float(bridge.beta) < 1:
         assert kl >= radius * (1 - SHORTFALL)
+
+
+def hostile_pair(data, vocab):
+    rows = [
+        data.draw(st.lists(logit, min_size=vocab, max_size=vocab).filter(lambda row: max(row) > -math.inf))
+        for _ in range(2)
+    ]
+    return [normalized_log_probs(torch.tensor([row], dtype=torch.float64)) for row in rows]
+
+
+radii = st.floats(-18.0, 2.3).map(math.exp)  # 1.5e-8 to 10 nats
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data(), st.integers(2, 9), radii, st.floats(1e-4, 5.0))
+def test_a_larger_radius_goes_further(data, vocab, radius, more):
+    """beta, KL and TV grow with the radius, whichever end point is selected at either."""
+    log_p, log_t = hostile_pair(data, vocab)
+    small, large = (solve_bridge(log_p, log_t, value) for value in (radius, radius * (1 + more)))
+    assert float(large.beta) >= float(small.beta)
+    # Rounding of sums of four digits: logits go up to 60.
+    assert float(large.kl) >= float(small.kl) * (1 - 1e-9) - 1e-14
+    assert float(large.tv) >= float(small.tv) * (1 - 1e-9) - 1e-12
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data(), st.integers(2, 9), radii)
+def test_q_lies_between_p_and_t(data, vocab, radius):
+    """Between any two tokens of the common support the log-odds of q lie between those of p and T (Eq. 1)."""
+    log_p, log_t = hostile_pair(data, vocab)
+    q = log_q(log_p, log_t, solve_bridge(log_p, log_t, radius))[0]
+    common = torch.isfinite(log_p[0]) & torch.isfinite(log_t[0])
+    p, t, q = log_p[0][common], log_t[0][common], q[common]
+    odds_p, odds_t, odds_q = (law.unsqueeze(0) - law.unsqueeze(1) for law in (p, t, q))
+    slack = 1e-12  # ulps of log-odds up to 120
+    assert bool((odds_q >= torch.minimum(odds_p, odds_t) - slack).all())
+    assert bool((odds_q <= torch.maximum(odds_p, odds_t) + slack).all())
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data(), st.integers(2, 9), radii)
+def test_the_names_of_tokens_do_not_matter(data, vocab, radius):
+    log_p, log_t = hostile_pair(data, vocab)
+    order = torch.tensor(data.draw(st.permutations(range(vocab))))
+    bridge, permuted = solve_bridge(log_p, log_t, radius), solve_bridge(log_p[:, order], log_t[:, order], radius)
+    # Sums in another order round otherwise, and the solver stops within 1e-6 of its aim.
+    assert float(permuted.kl) == pytest.approx(float(bridge.kl), rel=3e-6, abs=1e-14)
+    assert float(permuted.tv) == pytest.approx(float(bridge.tv), rel=1e-5, abs=1e-12)
+    for end in (0.0, 1.0):
+        assert (float(bridge.beta) == end) == (float(permuted.beta) == end)
+
+
+def kl_to_teacher(law, log_t):
+    return float((law * (law.log() - log_t)).sum())
+
+
+@pytest.mark.parametrize("radius", [1e-6, 0.02, 0.3, 3.0])
+@pytest.mark.parametrize("vocab", [2, 5])
+def test_no_law_within_the_radius_comes_closer_to_the_teacher(vocab, radius):
+    """Eq. 18, with competitors that know nothing of the bridge: they are brought into the region along a line to p.
+
+    KL(.||p) is convex, so the part of a line from p to any law that lies in the region begins at p and ends where
+    40 halvings find it. Competitors are random laws, laws close to q, and laws found by a walk that keeps what
+    comes closer to T.
+    """
+    generator = torch.Generator().manual_seed(vocab)
+    log_p, log_t = (law[0] for law in random_pair(vocab, 1, seed=vocab, scale=2.0))
+    p = log_p.exp()
+    bridge = solve_bridge(log_p, log_t, radius)
+    q = log_q(log_p, log_t, bridge).exp()
+    best = kl_to_teacher(q, log_t)
+    # What the solver's margin of 3e-6 of the radius can be worth: d KL(q||T) / d KL(q||p) = -(1 - beta) / beta.
+    beta = float(bridge.beta)
+    slack = 1e-12 + (0.0 if beta == 1 else 4e-6 * radius * (1 - beta) / beta)
+
+    def within(laws):
+        low, high = torch.zeros(len(laws), 1).double(), torch.ones(len(laws), 1).double()
+        for _ in range(40):
+            middle = (low + high) / 2
+            mixed = p + middle * (laws - p)
+            inside = kl_divergence(mixed.log(), log_p).unsqueeze(1) <= radius
+            low, high = torch.where(inside, middle, low), torch.where(inside, high, middle)
+        return p + low * (laws - p)
+
+    def noise(rows):
+        return torch.randn(rows, vocab, generator=generator, dtype=torch.float64)
+
+    def closeness(laws):
+        return (laws * (laws.log() - log_t)).sum(dim=-1)
+
+    random = torch.softmax(3 * noise(2000), dim=-1)
+    close = torch.softmax(
+        q.log() + 10 ** (-4 * torch.rand(2000, 1, generator=generator).double()) * noise(2000), dim=-1
+    )
+    assert float(closeness(within(torch.cat([random, close]))).min()) >= best - slack
+    # The walk starts at p and comes close to q, so the bound above is no empty one.
+    walker, step = p, 1.0
+    for _ in range(120):
+        tries = within(torch.softmax(walker.log() + step * noise(64), dim=-1))
+        found = tries[closeness(tries).argmin()]
+        if kl_to_teacher(found, log_t) < kl_to_teacher(walker, log_t):
+            walker = found
+        else:
+            step *= 0.8
+        assert kl_to_teacher(walker, log_t) >= best - slack
+    start = kl_to_teacher(p, log_t)
+    assert kl_to_teacher(walker, log_t) - best <= 0.01 * (start - best)

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from saki.functional import entropy, kl_divergence, pinsker_bound, total_variation
-from saki.functional.numerics import excess_entropy, normalized_log_probs
 
 
 def test_values():
@@ -18,19 +17,43 @@ def test_values():
     assert float(entropy(a)) == pytest.approx(math.log(2))
 
 
-def test_gradients_are_finite_at_minus_infinity():
-    logits = torch.tensor([1.0, 2.0, -torch.inf], dtype=torch.float64, requires_grad=True)
-    other = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64).log()
-    log_a = torch.log_softmax(logits, dim=-1)
-    (kl_divergence(log_a, other) + entropy(log_a)).backward()
-    assert torch.isfinite(logits.grad).all()
+def reverse_kl(log_p, log_t):
+    return kl_divergence(log_p, log_t)
 
 
-def test_excess_entropy_is_the_summand_of_kl():
-    a = normalized_log_probs(torch.tensor([0.3, -0.2, 1.0]))
-    b = normalized_log_probs(torch.tensor([0.1, 0.4, 0.9]))
-    assert float((b.exp() * excess_entropy(a - b)).sum()) == pytest.approx(float(kl_divergence(a, b)), rel=1e-12)
-    assert float(excess_entropy(torch.tensor(-torch.inf))) == 1.0
+def forward_kl(log_p, log_t):
+    return kl_divergence(log_t, log_p)
+
+
+def distance(log_p, log_t):
+    return total_variation(log_p, log_t)
+
+
+def own_entropy(log_p, log_t):
+    return entropy(log_p)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("teacher_has_zeros", [False, True])
+@pytest.mark.parametrize("divergence", [reverse_kl, forward_kl, distance, own_entropy])
+def test_gradients_at_minus_infinity(divergence, teacher_has_zeros, dtype):
+    """Masked logits get gradient 0, and the others get the gradient that they have without the masked ones."""
+    generator = torch.Generator().manual_seed(0)
+    kept = torch.tensor([True, False, True, True, False])
+    values = torch.randn(4, 5, generator=generator, dtype=dtype)
+    teacher = torch.randn(4, 5, generator=generator, dtype=dtype)
+    # Forward KL is infinite where T > 0 = p, whatever the gradient; its teacher shares the mask.
+    teacher = teacher.masked_fill(~kept, -torch.inf) if teacher_has_zeros or divergence is forward_kl else teacher
+    log_t = torch.log_softmax(teacher, dim=-1)
+    logits = values.masked_fill(~kept, -torch.inf).requires_grad_()
+    value = divergence(torch.log_softmax(logits, dim=-1), log_t)
+    value.sum().backward()
+    assert torch.isfinite(value).all()
+    assert not logits.grad[:, ~kept].any()
+
+    alone = values[:, kept].requires_grad_()
+    divergence(torch.log_softmax(alone, dim=-1), log_t[:, kept]).sum().backward()
+    assert torch.allclose(logits.grad[:, kept], alone.grad, atol=1e-6 if dtype == torch.float32 else 1e-14)
 
 
 def test_pinsker_bound():

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from saki.functional.numerics import excess_entropy, normalized_log_probs
+from saki.functional.numerics import normalized_log_probs
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
@@ -21,9 +21,3 @@ def test_impossible_tokens_and_broken_rows():
     log_p = normalized_log_probs(torch.tensor([[0.0, -torch.inf, 0.0], [0.0, torch.nan, 1.0]]))
     assert log_p[0].tolist() == pytest.approx([math.log(0.5), -math.inf, math.log(0.5)])
     assert torch.isnan(log_p[1]).all()
-
-
-def test_excess_entropy_is_accurate_near_zero():
-    u = torch.tensor([1e-4, -1e-4, 1e-2], dtype=torch.float64)
-    series = u**2 / 2 + u**3 / 3 + u**4 / 8
-    assert torch.allclose(excess_entropy(u), series, rtol=1e-6)

@@ -1,5 +1,7 @@
 """Losses against autograd of the exact objectives, with clamps off."""
 
+import math
+
 import pytest
 import torch
 
@@ -23,6 +25,48 @@ def test_expected_gradient_is_that_of_the_exact_reverse_kl():
     (exact,) = torch.autograd.grad(kl_divergence(log_p, log_t), logits)
     assert not clamped.any()
     assert torch.allclose(sampled, exact, atol=1e-12)
+
+
+def test_expected_log_ratio_is_the_reverse_kl():
+    # Eq. 26-28, by hand: p = (1/2, 1/4, 1/4), T = (1/4, 1/4, 1/2).
+    log_p = torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64).log()
+    log_t = torch.tensor([0.25, 0.25, 0.5], dtype=torch.float64).log()
+    k1 = -log_ratio_advantage(log_p, log_t, None)[0]
+    assert k1.tolist() == pytest.approx([math.log(2), 0.0, -math.log(2)])
+    assert float(log_p.exp() @ k1) == pytest.approx(0.25 * math.log(2))
+    # And for laws of any shape, the estimator's mean under p is the value of KL(p || T), term by term.
+    for seed in range(20):
+        logits, log_t = setup(vocab=2 + seed, seed=seed)
+        log_p = torch.log_softmax(logits.detach(), dim=-1)
+        k1 = -log_ratio_advantage(log_p, log_t, None)[0]
+        p, t = log_p.exp().tolist(), log_t.exp().tolist()
+        exact = math.fsum(a * math.log(a / b) for a, b in zip(p, t, strict=True))
+        assert float(log_p.exp() @ k1) == pytest.approx(exact, rel=1e-12)
+        # Under T the same log-ratio has the mean -KL(T || p): the sample must come from p.
+        assert float(log_t.exp() @ k1) < 0 < exact
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("num_masked", [1, 4])
+def test_losses_of_masked_logits_have_finite_gradients(dtype, num_masked):
+    """Logits of -inf (padding ids, say) get gradient 0, the others the one that they have without them."""
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(6, 5, generator=generator, dtype=dtype)
+    teacher_logprobs = torch.tensor([-1.0, -30.0, -torch.inf, -1e-3, -2.0, -0.5], dtype=dtype)
+    targets = torch.tensor([0, 1, 2, 3, 4, 0])
+
+    def gradient(logits):
+        log_pi = torch.log_softmax(logits, dim=-1).gather(1, targets.unsqueeze(1)).squeeze(1)
+        losses, _ = reverse_kl_loss(log_pi, teacher_logprobs, clip=10.0)
+        total = losses.sum() + teacher_mode_loss(log_pi).sum()
+        assert torch.isfinite(total)
+        return torch.autograd.grad(total, logits)[0]
+
+    alone = gradient(values.clone().requires_grad_())
+    masked = torch.cat([values, torch.full((6, num_masked), -torch.inf, dtype=dtype)], dim=1).requires_grad_()
+    whole = gradient(masked)
+    assert not whole[:, 5:].any()
+    assert torch.allclose(whole[:, :5], alone, atol=1e-5 if dtype == torch.float32 else 1e-13)
 
 
 def test_advantage_is_detached():

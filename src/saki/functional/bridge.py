@@ -143,20 +143,22 @@ class BridgeProblem:
     """Rows ready for a one-dimensional solver.
 
     Attributes:
-        log_p: [R, V] student log-probs; -inf outside C.
-        r: [R, V] log T/p centred by its mean under p; 0 outside C.
+        log_p: [R, V] student log-probs on C, renormalised; -inf outside C.
+        r: [R, V] log T/p centred by its mean under p, both on C; 0 outside C.
         radius: [R] nats.
         kl_teacher: [R] KL(q_1 || p), above the radius in the rows that a solver sees.
+        cost: [R] -log p(C), nats: what KL is at beta = 0+. KL(q || p) = KL(q || p_C) + cost.
     """
 
     log_p: Tensor
     r: Tensor
     radius: Tensor
     kl_teacher: Tensor
+    cost: Tensor
 
     def select(self, rows: Tensor) -> BridgeProblem:
         """The same problem for some rows."""
-        return BridgeProblem(self.log_p[rows], self.r[rows], self.radius[rows], self.kl_teacher[rows])
+        return BridgeProblem(*(getattr(self, field.name)[rows] for field in fields(BridgeProblem)))
 
     def sums(self, beta: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The weights p e^{b r} [R, V], and KL(q_b || p), A(b) of the centred r and A''(b), each [R]."""
@@ -166,32 +168,32 @@ class BridgeProblem:
         mean = weighted.sum(dim=-1) / total
         square = weighted.mul_(self.r).sum(dim=-1) / total
         log_partition = total.log()
-        return weights, beta * mean - log_partition, log_partition, square - mean.square()
+        return weights, beta * mean - log_partition + self.cost, log_partition, square - mean.square()
 
 
 def _solve_rows(log_p: Tensor, log_t: Tensor, radius: Tensor, solver: Callable[[BridgeProblem], Tensor]) -> Bridge:
     """One group of rows: end points by selection, the solver for the rest, and what the result measures."""
     p, t = log_p.exp(), log_t.exp()
+    # 0 up to rounding; at a radius of 1e-8 that rounding would show in KL.
+    log_total = p.sum(dim=-1).log()
     # The common case has no zero anywhere and needs no masks. A NaN is not a zero and passes through.
     has_zeros = bool(torch.isneginf(log_p).any() | torch.isneginf(log_t).any())
     if has_zeros:
         common = ~(torch.isneginf(log_p) | torch.isneginf(log_t))
-        r = torch.where(common, log_t - log_p, 0.0)
-        restricted_log_p = torch.where(common, log_p, -torch.inf)
-        p_common, t_common = torch.where(common, p, 0.0), torch.where(common, t, 0.0)
-        # A mass that is whole is exactly 1, whatever rounding makes of the sum.
-        mass_p = torch.where(((p > 0) & ~common).any(dim=-1), p_common.sum(dim=-1), 1.0)
-        mass_t = torch.where(((t > 0) & ~common).any(dim=-1), t_common.sum(dim=-1), 1.0)
+        restricted_log_p, log_mass_p = _restrict(log_p, p, common)
+        restricted_log_t, log_mass_t = _restrict(log_t, t, common)
+        r = torch.where(common, restricted_log_t - restricted_log_p, 0.0)
+        p_common, t_common = restricted_log_p.exp(), restricted_log_t.exp()
     else:
         r, restricted_log_p, p_common, t_common = log_t - log_p, log_p, p, t
-        mass_p = mass_t = torch.ones_like(radius)
-    center = (p_common * r).sum(dim=-1) / mass_p
-    kl_teacher = (t_common * r).sum(dim=-1) / mass_t - mass_t.log()
-    at_student = (radius == 0) | (mass_p <= 0) | ((mass_p < 1) & (-mass_p.log() >= radius))
+        log_mass_p = log_mass_t = torch.zeros_like(radius)
+    center = (p_common * r).sum(dim=-1)
+    total_t = t_common.sum(dim=-1)
+    cost = log_total - log_mass_p
+    kl_teacher = (t_common * r).sum(dim=-1) / total_t - total_t.log() + cost
+    at_student = (radius == 0) | torch.isneginf(log_mass_p) | ((log_mass_p < 0) & (cost >= radius))
     at_teacher = ~at_student & (kl_teacher <= radius)
-    # Where p and C do not meet the centre is 0/0; such rows are settled.
-    center = torch.where(at_student & ~torch.isfinite(center), 0.0, center)
-    problem = BridgeProblem(restricted_log_p, r.sub_(center.unsqueeze(-1)), radius, kl_teacher)
+    problem = BridgeProblem(restricted_log_p, r.sub_(center.unsqueeze(-1)), radius, kl_teacher, cost)
     if has_zeros:
         problem.r.masked_fill_(~common, 0.0)
 
@@ -202,12 +204,12 @@ def _solve_rows(log_p: Tensor, log_t: Tensor, radius: Tensor, solver: Callable[[
         beta[open_rows] = solver(problem if every else problem.select(open_rows))
     weights, kl, log_partition, _ = problem.sums(beta)
     q = weights.mul_((-log_partition).exp().unsqueeze(-1))
-    log_partition = log_partition + beta * center
+    log_partition = log_partition + beta * (center + log_mass_t - log_mass_p) + log_mass_p
     if bool(at_teacher.any()):
         # By selection again: q = T_C, so that equal laws have TV 0 exactly.
         rows = at_teacher.unsqueeze(-1)
-        q = torch.where(rows, t_common / mass_t.unsqueeze(-1), q)
-        log_partition = torch.where(at_teacher, mass_t.log(), log_partition)
+        q = torch.where(rows, t_common, q)
+        log_partition = torch.where(at_teacher, log_mass_t, log_partition)
         kl = torch.where(at_teacher, kl_teacher, kl)
     tv = (p - q).clamp_(min=0.0).sum(dim=-1)
     student = beta == 0
@@ -218,6 +220,19 @@ def _solve_rows(log_p: Tensor, log_t: Tensor, radius: Tensor, solver: Callable[[
         kl=kl.clamp(min=0.0).masked_fill(student, 0.0).masked_fill(broken, torch.nan),
         tv=tv.masked_fill(student, 0.0).masked_fill(broken, torch.nan),
     )
+
+
+def _restrict(log_law: Tensor, law: Tensor, common: Tensor) -> tuple[Tensor, Tensor]:
+    """The law on C renormalised [R, V], and the log of its mass there [R]; -inf without C.
+
+    The mass is a log-sum-exp: where a law lives almost wholly outside C, its part in C may underflow.
+    """
+    restricted = torch.where(common, log_law, -torch.inf)
+    # A mass that is whole is exactly 1, whatever rounding makes of the sum.
+    whole = ~((law > 0) & ~common).any(dim=-1)
+    log_mass = torch.where(whole, 0.0, torch.logsumexp(restricted, dim=-1))
+    log_mass = torch.where(common.any(dim=-1), log_mass, -torch.inf)
+    return restricted - torch.where(torch.isneginf(log_mass), 0.0, log_mass).unsqueeze(-1), log_mass
 
 
 def _newton(problem: BridgeProblem) -> Tensor:
