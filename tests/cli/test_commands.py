@@ -78,7 +78,18 @@ def test_eval(capsys, tmp_path):
 
 def test_verify(capsys, tmp_path):
     out = tmp_path / "v"
-    argv = ["verify", "--max_tokens", "600", "--limit", "4", "--max_completion_length", "16", "--out", str(out), "--json"]
+    argv = [
+        "verify",
+        "--max_tokens",
+        "600",
+        "--limit",
+        "4",
+        "--max_completion_length",
+        "16",
+        "--out",
+        str(out),
+        "--json",
+    ]
     assert main(argv) == 0
     certificate = last_json(capsys)
     assert certificate["verdict"] == "pass"

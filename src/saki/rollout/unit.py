@@ -126,7 +126,9 @@ class WorkUnit:
                 self.slots[slot], self.lengths[slot] = index, len(row.prompt.token_ids)
             if self._noise is not None:
                 left = self._noise.shape[1] - self._noise_used
-                fresh = proposal_uniforms(self.keys.select(slots), self._positions(left)[slots], self.student.vocab_size)
+                fresh = proposal_uniforms(
+                    self.keys.select(slots), self._positions(left)[slots], self.student.vocab_size
+                )
                 self._noise[slots, self._noise_used :] = fresh
         return True
 
@@ -197,6 +199,7 @@ class WorkUnit:
             verified = self._verify(log_p, log_t, block)
         with self.clock.phase("rest"):
             self.stats.empty_residuals += verified.num_empty_residuals
+            self.stats.solved_bridges += verified.num_solved
             self._commit(
                 verified.counts,
                 verified.broken,
