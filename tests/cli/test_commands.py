@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from saki.cli.main import COMMANDS, main
 from saki.rollout import read_rollouts
@@ -30,7 +31,7 @@ def test_help(capsys):
     ("argv", "message"),
     [
         (["trian"], "unknown command 'trian'; did you mean 'train'"),
-        (["rollout", "--trust_region_radius", "-1"], "trust_region_radius must be finite and >= 0"),
+        (["rollout", "--trust_region_radius", "-1"], "trust_region_radius must be at least 0"),
         (["rollout", "--block_size", "0"], "block_size must be at least 1"),
         (["rollout", "--method", "sakki"], "did you mean 'saki'"),
         (["rollout", "--model", "/no/such/folder"], "no checkpoint folder"),
@@ -120,12 +121,44 @@ def test_train_and_resume(capsys, tmp_path):
     assert not list(out.rglob("training_args.bin"))  # no pickle in what a user passes on
     assert main(["train", LAB_YAML, "--max_steps", "3", *small]) == 2
     assert "add --resume" in capsys.readouterr().err
+    resolved = (out / "config.resolved.yaml").read_bytes()
+    assert main(["train", LAB_YAML, "--max_steps", "3", *small, "--resume", "--seed", "5"]) == 2
+    assert "seed = 0, this run has 5" in capsys.readouterr().err
+    assert (out / "config.resolved.yaml").read_bytes() == resolved  # the record of the run that is there
     assert main(["train", LAB_YAML, "--max_steps", "3", *small, "--resume", "--json"]) == 0
     assert last_json(capsys)["steps"] == 3
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "loss" in line] == [1, 2, 3]
     assert [line["step"] for line in lines if "eval/mean_at_1" in line] == [2]
     assert main(["rollout", "--model", str(out / "model"), "--limit", "1", "--num_generations", "1"]) == 0
+
+
+def test_a_diverged_loss_is_one_sentence_and_exit_code_1(capsys, tmp_path, monkeypatch):
+    from saki.training import SakiTrainer
+
+    original = SakiTrainer.compute_loss
+
+    def poisoned(self, model, *args, **kwargs):
+        loss = original(self, model, *args, **kwargs)
+        if self.state.global_step == 1:
+            with torch.no_grad():
+                next(model.parameters()).fill_(torch.nan)
+            return original(self, model, *args, **kwargs)
+        return loss
+
+    monkeypatch.setattr(SakiTrainer, "compute_loss", poisoned)
+    out = tmp_path / "t"
+    small = ["--prompts_per_step", "4", "--per_device_train_batch_size", "16", "--save_steps", "1", "--out", str(out)]
+    argv = ["train", LAB_YAML, "--max_steps", "3", "--max_completion_length", "16", *small]
+    assert main(argv) == 1
+    error = capsys.readouterr().err
+    assert "Traceback" not in error
+    last = error.strip().splitlines()[-1]
+    assert last.startswith("saki: the loss of step 2 is nan; ")
+    assert str(out / "rollouts" / "step-000002.parquet") in last
+    assert str(out / "checkpoints" / "checkpoint-1") in last
+    assert main([*argv, "--resume", "--traceback"]) == 1
+    assert "Traceback" in capsys.readouterr().err
 
 
 def test_demo(capsys, tmp_path):

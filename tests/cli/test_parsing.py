@@ -41,10 +41,10 @@ def test_defaults_file_and_command_line_in_that_order(tmp_path):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--num_generation", "4"], "unknown key 'num_generation' in command line; did you mean 'num_generations'"),
+        (["--num_generation", "4"], "unknown key 'num_generation' in the command line; did you mean 'num_generations'"),
         (["--zzz", "4"], "unknown key 'zzz'"),
-        (["--num_generations", "four"], "num_generations.*invalid int value: 'four'"),
-        (["--num_generations"], "expected one argument"),
+        (["--num_generations", "four"], "num_generations must be a whole number, got 'four'"),
+        (["--num_generations"], "num_generations needs a value; write it as --key value"),
         (["missing.yaml"], "no configuration file missing.yaml"),
         (["--method", "saki", "stray"], "cannot understand 'stray'"),
     ],
@@ -58,9 +58,9 @@ def test_mistakes_on_the_command_line(argv, message):
     ("text", "message"),
     [
         ("methdo: opd\n", "unknown key 'methdo'.*did you mean 'method'"),
-        ("- a\n", "must hold 'key: value' lines, got list"),
+        ("- a\n", "must hold 'key: value' lines, got a list"),
         ("a: [\n", "not valid YAML"),
-        ("num_generations: many\n", "invalid int value"),
+        ("num_generations: many\n", r"num_generations must be a whole number, got 'many' .in .*c.yaml"),
     ],
 )
 def test_mistakes_in_the_file(tmp_path, text, message):

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -91,6 +92,17 @@ def test_rows_without_tokens_and_empty_batches():
     assert micro["input_ids"].tolist() == [[3, 4, 5], [PAD, 7, 8]]
     assert micro["kl"].shape == (2, 0)
     assert collate_rollout(batch, [0, 1], PAD)["response_mask"].tolist() == [[False], [True]]
+
+
+def test_what_made_a_model_give_nan_is_not_fed_again():
+    """The last id of a row that ended so, or its whole prompt; it stays a target, and nothing else changes."""
+    batch = _batch(PROMPTS, [[9, 10, 11], [], [12, 13]])
+    plain = collate_rollout(batch, range(3), PAD)
+    broken = collate_rollout(replace(batch, finish_reasons=("nan", "nan", "length")), range(3), PAD)
+    assert plain["input_ids"].tolist() == [[3, 4, 5, 9, 10, 11], [PAD, PAD, 6, PAD, PAD, PAD], [PAD, 7, 8, 12, 13, PAD]]
+    assert broken["input_ids"].tolist() == [[3, 4, 5, 9, 10, PAD], [PAD] * 6, [PAD, 7, 8, 12, 13, PAD]]
+    for name in ("attention_mask", "position_ids", *TOKEN_FIELDS):
+        assert torch.equal(broken[name], plain[name]), name
 
 
 def test_bad_arguments_are_refused():

@@ -1,24 +1,13 @@
 """The map of the paper stays complete and true: what it names exists, what it calls missing does not."""
 
-import importlib
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
-from saki.methods import method_names
+from tests.docs.names import DOTTED, NOT_YET, SPAN, TEST_PATH, exists, named, split_cell, table_rows
 
-ROOT = Path(__file__).parents[2]
-MAP = ROOT / "docs" / "paper_map.md"
-
-NOT_YET = "not yet"
 NO_CODE = "no code"
-
-SPAN = re.compile(r"`([^`]+)`")
-DOTTED = re.compile(r"saki(\.\w+)+")
-TEST_PATH = re.compile(r"(tests/[\w/]+\.py)(?:::(\w+))?")
-METHOD = re.compile(r"method `(\w+)`")
 
 
 @dataclass(frozen=True)
@@ -34,22 +23,7 @@ class Row:
         return f"paper_map.md:{self.line} ({self.paper})"
 
 
-def read_rows():
-    rows = []
-    for number, line in enumerate(MAP.read_text(encoding="utf-8").splitlines(), start=1):
-        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip("|"))] if line.startswith("|") else []
-        if len(cells) == 4 and cells[0] != "Paper" and not cells[0].startswith("---"):
-            rows.append(Row(number, cells[0], cells[2], cells[3]))
-    return rows
-
-
-ROWS = read_rows()
-
-
-def split_cell(cell):
-    """The part that must exist, and the part that must not."""
-    present, _, missing = cell.partition(NOT_YET)
-    return present, missing
+ROWS = [Row(line, cells[0], cells[2], cells[3]) for line, cells in table_rows("paper_map.md", 4)]
 
 
 def numbers(kind):
@@ -61,42 +35,6 @@ def numbers(kind):
                 first, _, last = part.partition("-")
                 found += range(int(first), int(last or first) + 1)
     return found
-
-
-def exists(name):
-    """Whether a dotted name is a module, or an attribute (a dataclass field included) of one."""
-    parts = name.split(".")
-    for length in range(len(parts), 0, -1):
-        module_name = ".".join(parts[:length])
-        try:
-            found = importlib.import_module(module_name)
-        except ModuleNotFoundError as error:
-            # Only the absence of this module itself sends the search up; a missing dependency is an error.
-            if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-                raise
-            continue
-        for attribute in parts[length:]:
-            if attribute in getattr(found, "__dataclass_fields__", {}):
-                return attribute == parts[-1]
-            if not hasattr(found, attribute):
-                return False
-            found = getattr(found, attribute)
-        return True
-    return False
-
-
-def named(part):
-    """Everything that a part of a cell names, with whether it exists."""
-    for span in SPAN.findall(part):
-        test_path = TEST_PATH.fullmatch(span)
-        if test_path:
-            path, function = ROOT / test_path[1], test_path[2]
-            there = path.is_file() and (not function or f"def {function}(" in path.read_text(encoding="utf-8"))
-            yield span, there
-        elif DOTTED.fullmatch(span):
-            yield span, exists(span)
-    for method in METHOD.findall(part):
-        yield f"method {method}", method in method_names()
 
 
 @pytest.mark.parametrize(

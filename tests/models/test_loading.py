@@ -100,9 +100,15 @@ def test_malformed_checkpoints_give_one_sentence(checkpoint, damage):
 
 def test_tokenizer_errors_are_named(checkpoint):
     folder = checkpoint()
-    for path in folder.glob("tokenizer*"):
-        path.write_text("{")
+    (folder / "tokenizer.json").write_text("{")
     with pytest.raises(ModelLoadError, match="could not load a tokenizer"):
+        load_tokenizer(folder)
+    (folder / "tokenizer_config.json").write_text("{")
+    with pytest.raises(ModelLoadError, match=r"tokenizer_config\.json' is not valid JSON"):
+        load_tokenizer(folder)
+    for path in folder.glob("tokenizer*"):
+        path.unlink()
+    with pytest.raises(ModelLoadError, match="has no tokenizer"):
         load_tokenizer(folder)
 
 

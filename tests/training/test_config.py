@@ -20,7 +20,7 @@ def test_paper_defaults(tmp_path):
     ("changes", "message"),
     [
         ({"block_size": 0}, "block_size must be at least 1, got 0"),
-        ({"trust_region_radius": -0.1}, "radius must be >= 0"),
+        ({"trust_region_radius": -0.1}, "trust_region_radius must be at least 0, got -0.1"),
         ({"method": "sakki"}, "did you mean 'saki'"),
         ({"radius_schedule": "cosine"}, "radius_schedule"),
         ({"per_device_train_batch_size": 7}, "multiple"),

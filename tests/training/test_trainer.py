@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 import torch
@@ -261,8 +262,12 @@ def batch_lengths(folder):
     return read_rollouts(folder / "rollouts" / "step-000001.parquet")[0].lengths.tolist()
 
 
-def test_a_diverged_loss_stops_with_the_batch_saved(tmp_path):
-    run = trainer(tmp_path, max_steps=3)
+@pytest.mark.parametrize(
+    ("changes", "last"),
+    [({"save_strategy": "steps", "save_steps": 1}, "checkpoints/checkpoint-1"), ({"save_rollouts_steps": 3}, "none")],
+)
+def test_a_diverged_loss_stops_with_the_batch_saved(tmp_path, changes, last):
+    run = trainer(tmp_path, max_steps=3, **changes)
     original = run.compute_loss
 
     def poisoned(model, *args, **kwargs):
@@ -272,9 +277,54 @@ def test_a_diverged_loss_stops_with_the_batch_saved(tmp_path):
         return original(model, *args, **kwargs)
 
     run.compute_loss = poisoned
-    with pytest.raises(TrainingDivergedError, match="loss of step 2 is nan"):
+    with pytest.raises(TrainingDivergedError, match="loss of step 2 is nan") as caught:
         run.train()
-    assert (tmp_path / "rollouts" / "step-000002.parquet").is_file()
+    stored = tmp_path / "rollouts" / "step-000002.parquet"
+    assert len(read_rollouts(stored)[0]) == 8
+    assert f"its rollout is in {stored}, the last checkpoint is {last}" in str(caught.value).replace(
+        str(tmp_path / "checkpoints"), "checkpoints"
+    )
+
+
+def test_a_nan_row_is_named_and_the_step_goes_on(tmp_path, caplog):
+    clean = trainer(tmp_path / "clean", max_steps=1)
+    clean.train()
+    reference, _ = read_rollouts(tmp_path / "clean" / "rollouts" / "step-000001.parquet")
+    # A token after which some rows, and not all, go on.
+    inner = [set(reference.completion_token_ids(row)[:-1]) for row in range(len(reference))]
+    token = next(t for t in range(2, VOCAB) if 0 < sum(t in tokens for tokens in inner) < len(inner))
+    run = trainer(tmp_path / "nan", max_steps=1)
+
+    def nan_after_token(module, args, kwargs, output):
+        shown = kwargs["input_ids"][:, -output.logits.shape[1] :]
+        output.logits = output.logits.masked_fill((shown == token).unsqueeze(-1), torch.nan)
+        return output
+
+    run.engine._student.model.register_forward_hook(nan_after_token, with_kwargs=True)
+    caplog.clear()
+    run.train()
+    batch, _ = read_rollouts(tmp_path / "nan" / "rollouts" / "step-000001.parquet")
+    broken = [row for row, reason in enumerate(batch.finish_reasons) if reason == "nan"]
+    assert 0 < len(broken) < len(batch)
+    for row in range(len(batch)):
+        ids, full = batch.completion_token_ids(row), reference.completion_token_ids(row)
+        assert ids == (full[: len(ids)] if row in broken else full)
+        name = f"step 1: prompt {int(batch.prompt_keys[row])}, sample {int(batch.sample_indices[row])} "
+        assert (row in broken) == any(name in record.getMessage() for record in caplog.records)
+    (line,) = metrics(tmp_path / "nan")
+    assert line["rollout/nan_share"] == len(broken) / len(batch)
+    assert math.isfinite(line["loss"])
+    assert all(bool(torch.isfinite(value).all()) for value in weights(run).values())
+
+
+def test_nan_in_every_row_stops_the_run(tmp_path):
+    run = trainer(tmp_path, save_rollouts_steps=0)
+    with torch.no_grad():
+        next(run.model.parameters()).fill_(torch.nan)
+    with pytest.raises(TrainingDivergedError, match="every completion of step 1 ended early") as caught:
+        run.train()
+    assert "none was saved yet" in str(caught.value)
+    assert (tmp_path / "rollouts" / "step-000001.parquet").is_file()  # though no rollouts were asked for
 
 
 def test_too_few_prompts(tmp_path):

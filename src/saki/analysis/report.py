@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from saki.analysis.page import facts, figure_block, folded, missing, page, prefo
 from saki.analysis.rollout_samples import Decode, samples_section
 from saki.analysis.run_facts import RunFacts, read_run_facts
 from saki.analysis.style import figure_context, figure_to_svg
+from saki.files import write_text
 
 REPORT, CONFIG, METRICS, EVALUATION, ROLLOUTS = (
     "report.html",
@@ -63,9 +63,7 @@ def write_report(run_dir: Path, *, evaluation: Mapping[str, Any] | None = None, 
         samples_section(run_dir / ROLLOUTS, decode),
     ]
     path = run_dir / REPORT
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    unfinished.write_text(page(f"Run report: {method or 'method not recorded'}", lead, sections), encoding="utf-8")
-    os.replace(unfinished, path)
+    write_text(path, page(f"Run report: {method or 'method not recorded'}", lead, sections))
     return path
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -12,6 +11,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
+
+from saki.files import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -117,11 +118,8 @@ def figure_to_png(figure: Figure, path: Path, dpi: int = 160) -> Path:
     Returns:
         The path written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    with figure_context():
+    with whole_file(path) as unfinished, figure_context():
         figure.savefig(unfinished, format="png", dpi=dpi)
-    os.replace(unfinished, path)
     return path
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from tqdm import tqdm
 
 import saki
+from saki.config.commands import check_device, check_dtype
 from saki.rollout.protocol import ProgressCallback
 
 
@@ -35,20 +37,40 @@ def print_json(values: dict[str, Any]) -> None:
 
 
 def fresh_folder(path: str, owner: str) -> Path:
-    """A folder that a command may fill.
+    """A folder that a command may fill. It is not made yet: a command that fails before it writes leaves nothing.
 
     Raises:
-        ValueError: If it holds something already, or cannot be made.
+        ValueError: If it holds something already, or cannot be made or written.
     """
     folder = Path(path)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        taken = any(folder.iterdir())
-    except OSError as error:
-        raise ValueError(f"cannot write to {folder}: {error.strerror}") from error
-    if taken:
+    if holdings(folder):
         raise ValueError(f"{folder} is not empty; give {owner} another --out or remove it first")
     return folder
+
+
+def holdings(folder: Path) -> list[str]:
+    """What lies in a folder that a command wants to write to; whether it can be written is tried without a trace.
+
+    Raises:
+        ValueError: If it is a file, or cannot be made or written.
+    """
+    absent = [path for path in (folder, *folder.parents) if not path.exists()]
+    made: list[Path] = []
+    try:
+        for path in reversed(absent):
+            path.mkdir()
+            made.append(path)
+        with tempfile.TemporaryFile(dir=folder):
+            return sorted(path.name for path in folder.iterdir())
+    except (FileExistsError, NotADirectoryError):
+        blocker = next((path for path in (folder, *folder.parents) if path.is_file()), folder)
+        raise ValueError(f"cannot write to {folder}: {blocker} is a file; give another folder with --out") from None
+    except OSError as error:
+        raise ValueError(f"cannot write to {folder}: {error.strerror}; give another folder with --out") from error
+    finally:
+        for path in reversed(made):
+            with suppress(OSError):  # somebody else has put something there meanwhile
+                path.rmdir()
 
 
 def pick_device(name: str) -> torch.device:
@@ -57,14 +79,10 @@ def pick_device(name: str) -> torch.device:
     Raises:
         ValueError: If the device is not there.
     """
+    check_device(name)
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"device {name!r} is not available here; use cpu, cuda or auto") from error
-    return device
+    return torch.device(name)
 
 
 def pick_dtype(name: str) -> torch.dtype:
@@ -73,10 +91,10 @@ def pick_dtype(name: str) -> torch.dtype:
     Raises:
         ValueError: If saki does not run in it.
     """
-    known = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    if name not in known:
-        raise ValueError(f"dtype must be one of {', '.join(known)}, got {name!r}")
-    return known[name]
+    check_dtype("dtype", name)
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
 
 
 def git_commit() -> str | None:

@@ -22,6 +22,7 @@ from saki.config.commands import CommonArguments, DemoArguments
 from saki.config.recipes import lab_config
 from saki.config.sources import prompt_rows
 from saki.evaluation import EvaluationResult, evaluate_model, lab_benchmarks, text_table
+from saki.files import write_text
 from saki.functional import pinsker_bound
 from saki.models import load_causal_lm, load_tokenizer
 from saki.rollout import read_rollouts
@@ -76,6 +77,7 @@ def run(argv: Sequence[str]) -> int:
     begin = time.perf_counter()
     torch.set_num_threads(1)
     folder = fresh_folder(common.out, "the demo") if common.out else Path(tempfile.mkdtemp(prefix="saki-demo-"))
+    folder.mkdir(parents=True, exist_ok=True)
     tokenizer = load_tokenizer(str(lab.student_path()))
     student = load_causal_lm(str(lab.student_path()), dtype=torch.float32)
     teacher = load_causal_lm(str(lab.teacher_path()), dtype=torch.float32)
@@ -95,7 +97,7 @@ def run(argv: Sequence[str]) -> int:
         """Results are on disk as they come."""
         results[key] = result
         stored = {name: value.to_json() for name, value in results.items()}
-        (folder / "evaluation.json").write_text(json.dumps(stored, indent=2))
+        write_text(folder / "evaluation.json", json.dumps(stored, indent=2))
         return result
 
     before = keep("before", measure(student, "student before"))

@@ -12,6 +12,7 @@ from saki.config import CommandParser, UsageError, write_resolved
 from saki.config.commands import CommonArguments, EvalArguments
 from saki.config.sources import model_path
 from saki.evaluation import evaluate_model, lab_benchmarks, markdown_table, text_table
+from saki.files import write_text
 from saki.models import load_causal_lm, load_tokenizer
 
 SUMMARY = "Sample a model alone on benchmarks: Mean@k and Pass@k with intervals over problems."
@@ -26,9 +27,6 @@ def parser() -> CommandParser:
 def run(argv: Sequence[str]) -> int:
     """Run the command."""
     common, args = parser().parse(argv)
-    for name in ("num_problems", "num_samples", "max_new_tokens", "batch_rows"):
-        if getattr(args, name) < 1:
-            raise UsageError(f"{name} must be at least 1, got {getattr(args, name)}")
     names = lab.TEST_SETS if args.benchmarks == "lab" else tuple(args.benchmarks.split(","))
     unknown = [name for name in names if name not in lab.TEST_SETS]
     if unknown:
@@ -44,9 +42,10 @@ def run(argv: Sequence[str]) -> int:
         revision=args.revision,
         trust_remote_code=args.trust_remote_code,
     )
+    engine = model_engine(model, tokenizer, batch_rows=args.batch_rows, share=True)
     with progress_bar("evaluate", "samples") as progress:
         result = evaluate_model(
-            model_engine(model, tokenizer, batch_rows=args.batch_rows, share=True),
+            engine,
             tokenizer,
             benchmarks,
             seed=args.seed,
@@ -59,8 +58,8 @@ def run(argv: Sequence[str]) -> int:
     print(text_table(results))
     if folder:
         write_resolved(folder / "config.resolved.yaml", common, args, facts=run_facts())
-        (folder / "evaluation.json").write_text(json.dumps({args.model: result.to_json()}, indent=2))
-        (folder / "evaluation.md").write_text(markdown_table(results) + "\n")
+        write_text(folder / "evaluation.json", json.dumps({args.model: result.to_json()}, indent=2))
+        write_text(folder / "evaluation.md", markdown_table(results) + "\n")
         print(f"written to {folder}")
     if common.json:
         print_json(result.to_json())

@@ -48,6 +48,7 @@ def build(argv: Sequence[str]) -> int:
     if not common.out:
         raise UsageError("saki lab build needs --out DIR to write the two models to")
     folder = fresh_folder(common.out, "saki lab build")
+    folder.mkdir(parents=True, exist_ok=True)
     facts = lab.build_pair(folder, seed=args.seed, progress=True, num_problems=args.num_problems)
     print(f"teacher and student written to {folder}")
     if common.json:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import difflib
 import importlib
 import logging
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
 
 import saki
+from saki.cli.signals import Terminated, exit_code, sigterm_interrupts
 
 COMMANDS = {
     "demo": "distil the embedded pair and write a report",
@@ -29,11 +31,13 @@ saki COMMAND --help shows the options and an example.
 example: saki demo --out runs/demo"""
 
 
+@sigterm_interrupts()
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line.
 
     Returns:
-        0 on success, 2 for a user's mistake (one sentence on stderr), 1 for a failure, 130 when interrupted.
+        0 on success, 2 for a user's mistake (one sentence on stderr), 1 for a failure, 130 when interrupted, 143
+        when terminated.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in ("-h", "--help", "help"):
@@ -51,26 +55,46 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     for noisy in ("httpx", "datasets", "fsspec", "urllib3", "transformers", "accelerate"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    from transformers.utils.logging import disable_progress_bar
-
-    disable_progress_bar()  # the library's bars for loading and saving shards; commands show their own
     try:
+        from transformers.utils.logging import disable_progress_bar
+
+        disable_progress_bar()  # the library's bars for loading and saving shards; commands show their own
         command = importlib.import_module(f"saki.cli.{name}")
         return int(command.run(words[1:]) or 0)
     except SystemExit as leave:  # --help
         return int(leave.code or 0)
-    except KeyboardInterrupt:
-        print("saki: interrupted; what was written stays", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as interrupt:
+        terminated = isinstance(interrupt, Terminated)
+        print(f"saki: {'terminated' if terminated else 'interrupted'}; what was written stays", file=sys.stderr)
+        return exit_code(signal.SIGTERM if terminated else signal.SIGINT)
     except ValueError as error:
         if "--traceback" in words:
             traceback.print_exc()
         print(f"saki: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except Exception as error:
+        if sentence := _says_all(error, name):
+            if "--traceback" in words:
+                traceback.print_exc()
+            print(f"saki: {' '.join(sentence.split())}", file=sys.stderr)
+            return 1
         traceback.print_exc()
         print(f"saki: failed: {type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
+
+
+def _says_all(error: Exception, name: str) -> str | None:
+    """The sentence of an error that comes from outside the program, so that a traceback would tell nothing more."""
+    from saki.files import DiskFullError, disk_is_full
+    from saki.training import TrainingDivergedError
+
+    if isinstance(error, TrainingDivergedError):
+        return str(error)
+    if not disk_is_full(error):
+        return None
+    told = isinstance(error, DiskFullError)
+    sentence = str(error) if told else f"the disk is full ({error}); what was written before is whole, make room"
+    return f"{sentence}; saki train goes on with --resume" if name == "train" else sentence
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from saki.cli.console import fresh_folder, pick_device, pick_dtype, print_json, progress_bar, run_facts
-from saki.config import CommandParser, UsageError, write_resolved
+from saki.config import CommandParser, write_resolved
 from saki.config.commands import CommonArguments, RolloutArguments
 from saki.config.sources import model_path, prompt_rows
 from saki.data import render_prompts
@@ -31,8 +31,6 @@ def run(argv: Sequence[str]) -> int:
     """Run the command."""
     common, args = parser().parse(argv)
     method = get_method(args.method)
-    if args.limit < 1:
-        raise UsageError(f"limit must be at least 1, got {args.limit}")
     request = RolloutRequest(
         seed=request_seed(args.seed, "probe", 0),
         max_completion_length=args.max_completion_length,
@@ -43,6 +41,7 @@ def run(argv: Sequence[str]) -> int:
         solver=args.solver,
     )
     folder = fresh_folder(common.out, "saki rollout") if common.out else None
+    rows = prompt_rows(args.dataset, args.dataset_split, args.seed)
     pair = load_pair(
         model_path(args.model),
         model_path(args.teacher_model),
@@ -52,7 +51,6 @@ def run(argv: Sequence[str]) -> int:
         student_revision=args.revision,
         trust_remote_code=args.trust_remote_code,
     )
-    rows = prompt_rows(args.dataset, args.dataset_split, args.seed)
     rendered = render_prompts(
         rows.select(range(min(args.limit, len(rows)))) if hasattr(rows, "select") else rows[: args.limit],
         pair.tokenizer,

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import logging
+import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from transformers import IntervalStrategy, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from saki.analysis.report import write_report
-from saki.cli.console import git_commit, print_json, run_facts
+from saki.cli.console import git_commit, holdings, print_json, run_facts
+from saki.cli.signals import exit_code
 from saki.config import CommandParser, UsageError, write_resolved
 from saki.config.commands import CommonArguments, TrainArguments
 from saki.config.sources import grader, model_path, prompt_rows
-from saki.models import load_causal_lm, load_tokenizer
-from saki.training import SakiConfig, SakiTrainer
+from saki.models import compare_tokenizers, load_causal_lm, load_tokenizer
+from saki.training import SakiConfig, SakiTrainer, StopOnSignal
 from saki.training.checkpoint import list_checkpoints
 
 logger = logging.getLogger(__name__)
@@ -35,26 +41,47 @@ def run(argv: Sequence[str]) -> int:
     for name in ("model", "teacher_model", "dataset"):
         if getattr(args, name) is None:
             raise UsageError(f"saki train needs --{name}; lab/student, lab/teacher and lab name the embedded ones")
-    folder = claim_run_folder(config.run_dir, args.resume)
+    if config.resume_from_checkpoint:
+        raise UsageError("saki train goes on from the last good checkpoint of --out with --resume; give that instead")
+    if config.eval_strategy != IntervalStrategy.NO and args.eval_dataset is None:
+        raise UsageError(
+            f"eval_strategy is {config.eval_strategy.value}, but there is no eval_dataset; give --eval_dataset, for "
+            "example lab/development, or leave eval_strategy out"
+        )
+    folder = check_run_folder(config.run_dir, args.resume)
     student_path, teacher_path = model_path(args.model), model_path(args.teacher_model)
     options = {"trust_remote_code": args.trust_remote_code}
     tokenizer = load_tokenizer(student_path, revision=args.revision, **options)
     teacher_tokenizer = load_tokenizer(teacher_path, **options)
+    compare_tokenizers(tokenizer, teacher_tokenizer)
+    peft_config = lora_config(args.lora_rank, args.lora_alpha) if args.lora_rank else None
+    rows = prompt_rows(args.dataset, args.dataset_split, config.seed)
+    eval_rows = prompt_rows(args.eval_dataset, None, config.seed) if args.eval_dataset else None
     student = load_causal_lm(student_path, dtype="float32", revision=args.revision, **options)
     teacher = load_causal_lm(teacher_path, dtype=args.teacher_dtype, **options)
+    stop = StopOnSignal()
     trainer = SakiTrainer(
         model=student,
         teacher_model=teacher,
         args=config,
-        train_dataset=prompt_rows(args.dataset, args.dataset_split, config.seed),
-        eval_dataset=prompt_rows(args.eval_dataset, None, config.seed) if args.eval_dataset else None,
+        train_dataset=rows,
+        eval_dataset=eval_rows,
         eval_grader=grader(args.eval_dataset),
         processing_class=tokenizer,
         teacher_processing_class=teacher_tokenizer,
-        peft_config=lora_config(args.lora_rank, args.lora_alpha) if args.lora_rank else None,
+        peft_config=peft_config,
+        callbacks=[SettingsCallback(folder / "config.resolved.yaml", common, args, config), stop],
     )
-    write_resolved(folder / "config.resolved.yaml", common, args, config, facts=run_facts())
-    outcome = trainer.train(resume_from_checkpoint=args.resume and has_checkpoint(folder))
+    with stop:
+        outcome = trainer.train(resume_from_checkpoint=args.resume and has_checkpoint(folder))
+    if stop.stopped_by is not None:
+        print(
+            f"saki: {signal.Signals(stop.stopped_by).name}: stopped after step {outcome.global_step} of "
+            f"{trainer.state.max_steps}, all of it is in {list_checkpoints(folder / 'checkpoints')[0]}; "
+            "the same command with --resume goes on",
+            file=sys.stderr,
+        )
+        return exit_code(stop.stopped_by)
     trainer.save_model(str(folder / "model"))
     report = write_report(folder, decode=lambda ids: str(tokenizer.decode(ids)))
     print(f"model: {folder / 'model'}   report: {report}")
@@ -72,19 +99,36 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def claim_run_folder(folder: Path, resume: bool) -> Path:
-    """The run folder: empty for a new run, with checkpoints for a resumed one.
+class SettingsCallback(TrainerCallback):
+    """Writes the settings when training begins.
+
+    Not before: a start that fails leaves the folder free for the corrected command, and a resume that is refused
+    leaves the settings of the run as they were.
+    """
+
+    def __init__(self, path: Path, *parts: Any) -> None:
+        self.path, self.parts = path, parts
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Write them."""
+        if state.is_world_process_zero:
+            write_resolved(self.path, *self.parts, facts=run_facts())
+
+
+def check_run_folder(folder: Path, resume: bool) -> Path:
+    """The run folder: empty or absent for a new run, with a run in it for a resumed one.
 
     Raises:
-        ValueError: If it is in use by an earlier run and ``--resume`` was not given, or cannot be written.
+        ValueError: If it is in use by an earlier run and ``--resume`` was not given, if there is no run to resume,
+            or if it cannot be written.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        taken = sorted(path.name for path in folder.iterdir())
-    except OSError as error:
-        raise UsageError(f"cannot write to {folder}: {error.strerror}") from error
+    taken = holdings(folder)
     if taken and not resume:
         raise UsageError(f"{folder} holds an earlier run ({taken[0]}, ...); add --resume to go on, or another --out")
+    if resume and "config.resolved.yaml" not in taken and not list_checkpoints(folder / "checkpoints"):
+        raise UsageError(f"there is no run in {folder} to resume; check --out, or leave --resume away to start one")
     return folder
 
 

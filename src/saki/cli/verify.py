@@ -13,6 +13,7 @@ from saki.config import CommandParser, write_resolved
 from saki.config.commands import CommonArguments, VerifyArguments
 from saki.config.sources import LAB_STUDENT, model_path, prompt_rows
 from saki.data import render_prompts
+from saki.files import write_text
 from saki.models import load_pair
 from saki.models.compatibility import PROBE_TEXTS
 from saki.verification import Settings, verify_pair
@@ -42,6 +43,13 @@ def run(argv: Sequence[str]) -> int:
     )
     dtype, device = pick_dtype(args.dtype), pick_device(args.device)
     folder = fresh_folder(common.out, "saki verify") if common.out else None
+    if args.dataset is not None:
+        rows = prompt_rows(args.dataset, args.dataset_split, args.seed)
+    elif args.model == LAB_STUDENT:
+        rows = prompt_rows("lab", None, args.seed)
+    else:
+        rows = [{"prompt": text} for text in PROBE_TEXTS]
+    rows = rows.select(range(min(args.limit, len(rows)))) if hasattr(rows, "select") else rows[: args.limit]
     pair = load_pair(
         model_path(args.model),
         model_path(args.teacher_model),
@@ -51,13 +59,6 @@ def run(argv: Sequence[str]) -> int:
         student_revision=args.revision,
         trust_remote_code=args.trust_remote_code,
     )
-    if args.dataset is not None:
-        rows = prompt_rows(args.dataset, args.dataset_split, args.seed)
-    elif args.model == LAB_STUDENT:
-        rows = prompt_rows("lab", None, args.seed)
-    else:
-        rows = [{"prompt": text} for text in PROBE_TEXTS]
-    rows = rows.select(range(min(args.limit, len(rows)))) if hasattr(rows, "select") else rows[: args.limit]
     rendered = render_prompts(rows, pair.tokenizer, max_prompt_length=args.max_prompt_length)
     facts = {
         "student": args.model,
@@ -77,8 +78,8 @@ def run(argv: Sequence[str]) -> int:
     print(certificate.to_markdown())
     if folder:
         write_resolved(folder / "config.resolved.yaml", common, args, facts=run_facts())
-        (folder / "certificate.md").write_text(certificate.to_markdown())
-        (folder / "certificate.json").write_text(json.dumps(certificate.to_json(), indent=2))
+        write_text(folder / "certificate.md", certificate.to_markdown())
+        write_text(folder / "certificate.json", json.dumps(certificate.to_json(), indent=2))
         print(f"written to {folder}")
     if common.json:
         print_json(certificate.to_json())

@@ -5,7 +5,51 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from saki.config.sources import LAB_PROMPTS, LAB_STUDENT, LAB_TEACHER
+import torch
+
+from saki.config.sources import LAB_PROMPTS, LAB_STUDENT, LAB_TEACHER, check_model_name, check_prompts_name
+from saki.methods import get_method
+from saki.types import check_number
+
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+"""Dtypes that the engines run in."""
+
+
+def check_counts(arguments: Any, **least: int) -> None:
+    """Whole numbers with a smallest value each.
+
+    Raises:
+        ValueError: One sentence.
+    """
+    for name, smallest in least.items():
+        check_number(name, getattr(arguments, name), least=smallest, whole=True)
+
+
+def check_dtype(name: str, value: str, *more: str) -> None:
+    """A dtype by name.
+
+    Raises:
+        ValueError: If it is none that saki runs in.
+    """
+    if value not in (*more, *DTYPES):
+        raise ValueError(f"{name} must be one of {', '.join((*more, *DTYPES))}, got {value!r}")
+
+
+def check_device(name: str) -> None:
+    """``auto``, or a device that is here.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    if name == "auto":
+        return
+    try:
+        kind = torch.device(name).type
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device {name!r} is not available here; use cpu, cuda or auto") from error
+    if kind == "meta":
+        raise ValueError("device 'meta' holds no numbers; use cpu, cuda or auto")
 
 
 def option(default: Any, text: str) -> Any:
@@ -21,6 +65,11 @@ class CommonArguments:
     json: bool = option(False, "End with one line of JSON.")
     traceback: bool = option(False, "Show the traceback of a user error as well.")
 
+    def __post_init__(self) -> None:
+        """An empty name would write to the present folder."""
+        if self.out is not None and not self.out.strip():
+            raise ValueError("out is empty; give a folder to write to, or leave --out away")
+
 
 @dataclass
 class PairArguments:
@@ -31,6 +80,12 @@ class PairArguments:
     teacher_dtype: str = option("auto", "Dtype of the teacher: auto (as stored), float32, bfloat16.")
     revision: str | None = option(None, "Revision of the student on the hub.")
     trust_remote_code: bool = option(False, "Run code that a model folder brings along.")
+
+    def __post_init__(self) -> None:
+        """Refuse what can be refused without loading anything."""
+        check_model_name("model", self.model)
+        check_model_name("teacher_model", self.teacher_model)
+        check_dtype("teacher_dtype", self.teacher_dtype, "auto")
 
 
 @dataclass
@@ -50,6 +105,17 @@ class TrainArguments:
     resume: bool = option(False, "Go on from the last good checkpoint of --out.")
     lora_rank: int = option(0, "Train a LoRA adapter of this rank instead of all weights; 0 for none.")
     lora_alpha: int = option(16, "LoRA alpha.")
+
+    def __post_init__(self) -> None:
+        """Refuse what can be refused without loading anything."""
+        for key in ("model", "teacher_model"):
+            if getattr(self, key) is not None:
+                check_model_name(key, getattr(self, key))
+        for key in ("dataset", "eval_dataset"):
+            if getattr(self, key) is not None:
+                check_prompts_name(key, getattr(self, key))
+        check_dtype("teacher_dtype", self.teacher_dtype, "auto")
+        check_counts(self, lora_rank=0, lora_alpha=1)
 
 
 @dataclass
@@ -72,6 +138,15 @@ class RolloutArguments(PairArguments):
     seed: int = option(0, "Run seed.")
     show: int = option(4, "How many completions to print, the most corrected first.")
 
+    def __post_init__(self) -> None:
+        """Refuse what can be refused without loading anything."""
+        super().__post_init__()
+        get_method(self.method)
+        check_prompts_name("dataset", self.dataset)
+        check_counts(self, limit=1, max_prompt_length=1, batch_rows=1, show=0)
+        check_dtype("dtype", self.dtype)
+        check_device(self.device)
+
 
 @dataclass
 class EvalArguments:
@@ -89,6 +164,13 @@ class EvalArguments:
     revision: str | None = option(None, "Revision on the hub.")
     trust_remote_code: bool = option(False, "Run code that a model folder brings along.")
     seed: int = option(0, "Run seed.")
+
+    def __post_init__(self) -> None:
+        """Refuse what can be refused without loading anything."""
+        check_model_name("model", self.model)
+        check_counts(self, num_problems=1, num_samples=1, max_new_tokens=1, batch_rows=1, seed=0)
+        check_dtype("dtype", self.dtype)
+        check_device(self.device)
 
 
 @dataclass
@@ -117,6 +199,16 @@ class VerifyArguments:
     device: str = option("auto", "cpu, cuda, or auto.")
     seed: int = option(0, "Run seed.")
 
+    def __post_init__(self) -> None:
+        """Refuse what can be refused without loading anything."""
+        check_model_name("model", self.model)
+        check_model_name("teacher_model", self.teacher_model)
+        if self.dataset is not None:
+            check_prompts_name("dataset", self.dataset)
+        check_counts(self, limit=1, max_prompt_length=1, seed=0)
+        check_dtype("dtype", self.dtype)
+        check_device(self.device)
+
 
 @dataclass
 class DemoArguments:
@@ -127,6 +219,11 @@ class DemoArguments:
     num_problems: int = option(60, "Test problems per set.")
     seed: int = option(0, "Run seed.")
 
+    def __post_init__(self) -> None:
+        """Refuse what can be refused without loading anything."""
+        get_method(self.method)
+        check_counts(self, max_steps=1, num_problems=1, seed=0)
+
 
 @dataclass
 class LabBuildArguments:
@@ -134,3 +231,7 @@ class LabBuildArguments:
 
     seed: int = option(0, "Seed of corpora and weights.")
     num_problems: int = option(100, "Problems per test set for the closing measurement.")
+
+    def __post_init__(self) -> None:
+        """Refuse what can be refused without loading anything."""
+        check_counts(self, seed=0, num_problems=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from saki import lab
@@ -12,6 +13,30 @@ LAB_STUDENT, LAB_TEACHER = "lab/student", "lab/teacher"
 LAB_PROMPTS, LAB_DEVELOPMENT = "lab", "lab/development"
 LAB_NUM_PROMPTS = 4096
 LAB_NUM_DEVELOPMENT = 20  # per set
+
+
+def check_model_name(key: str, name: str) -> None:
+    """Refuse a name that cannot be a model.
+
+    Raises:
+        ValueError: If it is empty, or begins with ``lab/`` and is none of the embedded pair.
+    """
+    if not name or not isinstance(name, str):
+        raise ValueError(f"{key} is empty; expected a folder, a hub name, {LAB_STUDENT} or {LAB_TEACHER}")
+    if name.startswith("lab/") and name not in (LAB_STUDENT, LAB_TEACHER) and not Path(name).is_dir():
+        raise ValueError(f"there is no model {name!r} in the lab; it has {LAB_STUDENT} and {LAB_TEACHER}")
+
+
+def check_prompts_name(key: str, name: str) -> None:
+    """Refuse a name that cannot be a prompt set.
+
+    Raises:
+        ValueError: If it is empty, or begins with ``lab/`` and is none of the lab's sets.
+    """
+    if not name or not isinstance(name, str):
+        raise ValueError(f"{key} is empty; expected a file, a folder, a hub name, {LAB_PROMPTS} or {LAB_DEVELOPMENT}")
+    if name.startswith("lab/") and name != LAB_DEVELOPMENT and not Path(name).exists():
+        raise ValueError(f"there is no prompt set {name!r} in the lab; it has {LAB_PROMPTS} and {LAB_DEVELOPMENT}")
 
 
 def model_path(name: str) -> str:
@@ -30,6 +55,8 @@ def prompt_rows(name: str, split: str | None = None, seed: int = 0) -> Any:
         Rows with ``prompt`` and, where known, ``answer``.
     """
     if name in (LAB_PROMPTS, LAB_DEVELOPMENT):
+        if split is not None:
+            raise ValueError(f"{name} has no splits, got {split!r}; leave dataset_split out")
         if name == LAB_PROMPTS:
             problems = lab.training_problems(LAB_NUM_PROMPTS, seed)
         else:

@@ -15,7 +15,8 @@ class MicroBatch(TypedDict):
     """Tensors of a micro-batch: b rows, prompt width P', completion width T', L = P' + T'.
 
     Attributes:
-        input_ids: [b, L] int64, prompts padded on the left, completions on the right.
+        input_ids: [b, L] int64, prompts padded on the left, completions on the right. What made a model give NaN is
+            padding here as well: see :func:`collate_rollout`.
         attention_mask: [b, L] int64, 1 on prompt tokens and valid response tokens.
         position_ids: [b, L] int64, number of real tokens before each real token; 0 on the left padding,
             the last value again on the right padding.
@@ -75,8 +76,12 @@ def collate_rollout(batch: RolloutBatch, rows: Sequence[int] | Tensor, pad_token
 
     mask = torch.cat([prompt_mask, response_mask], dim=1)
     ids = torch.cat([prompt_ids, chosen.completion_ids[:, :width]], dim=1)
+    broken = torch.tensor([reason == "nan" for reason in chosen.finish_reasons]).unsqueeze(1)
+    lengths = response_mask.sum(dim=1, keepdim=True)
+    last = torch.arange(width) == lengths - 1
+    fed = mask & ~(broken & torch.cat([(lengths == 0).expand_as(prompt_mask), last], dim=1))
     return MicroBatch(
-        input_ids=ids.masked_fill(~mask, pad_token_id),
+        input_ids=ids.masked_fill(~fed, pad_token_id),
         attention_mask=mask.long(),
         position_ids=(mask.long().cumsum(dim=1) - 1).clamp(min=0),
         num_completion_positions=width,

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,10 +116,54 @@ def _read(kind: str, files: list[Path]) -> Any:
     import datasets
     from datasets.exceptions import DatasetGenerationError
 
+    for path in files:
+        if path.stat().st_size == 0:
+            raise DataLoadError(f"the file {str(path)!r} is empty; expected rows with a 'prompt'")
     try:
-        return datasets.load_dataset(kind, data_files=[str(path) for path in files], split="train")
+        with _quiet():
+            return datasets.load_dataset(kind, data_files=[str(path) for path in files], split="train")
+    except StopIteration as error:
+        raise DataLoadError(f"{str(files[0])!r} has no rows; expected rows with a 'prompt'") from error
     except (OSError, ValueError, RuntimeError, DatasetGenerationError) as error:
+        if "corresponds to no data" in str(error):
+            raise DataLoadError(f"{str(files[0])!r} has no rows; expected rows with a 'prompt'") from error
+        for path in files:
+            if path.suffix == ".jsonl":
+                _check_lines(path)
         raise _unreadable(str(files[0]), error.__cause__ or error) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """A local file is read in a moment: no bar for it, and an error is told once, by us."""
+    import datasets
+
+    library = logging.getLogger("datasets")
+    level, bars = library.level, datasets.are_progress_bars_disabled()
+    library.setLevel(logging.CRITICAL)
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        library.setLevel(level)
+        if not bars:
+            datasets.enable_progress_bars()
+
+
+def _check_lines(path: Path) -> None:
+    """Name the first line of a file that is no JSON object."""
+    with path.open(encoding="utf-8", errors="replace") as stream:
+        for number, line in enumerate(stream, start=1):
+            try:
+                row = json.loads(line) if line.strip() else {}
+            except json.JSONDecodeError as error:
+                raise DataLoadError(
+                    f"line {number} of {str(path)!r} is not valid JSON ({error.msg}); expected one object a line"
+                ) from error
+            if not isinstance(row, dict):
+                raise DataLoadError(
+                    f"line {number} of {str(path)!r} holds a {type(row).__name__}, expected an object with a 'prompt'"
+                )
 
 
 def _unreadable(name: str, error: BaseException) -> DataLoadError:
@@ -126,7 +174,8 @@ def _unreadable(name: str, error: BaseException) -> DataLoadError:
 def _rename(dataset: Dataset, column: str, target: str, name: str) -> Dataset:
     if column not in dataset.column_names:
         raise DataLoadError(
-            f"{name!r} has no {column!r} column, only {dataset.column_names}; name the one that holds the {target}"
+            f"{name!r} has no {column!r} column, only {dataset.column_names}; rename the one that "
+            f"holds the {target} to {target!r}, or name it as {target}_column in Python"
         )
     if column == target:
         return dataset

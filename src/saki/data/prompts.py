@@ -176,7 +176,12 @@ def _messages(prompt: Any, row: int) -> list[dict[str, Any]]:
         )
     messages = []
     for message in prompt:
-        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        if not isinstance(message, Mapping):
+            raise PromptError(
+                f"the prompt of row {row} is a list with a {type(message).__name__} in it, expected text or a list of "
+                "messages with 'role' and 'content'"
+            )
+        if not isinstance(message.get("role"), str):
             raise PromptError(f"row {row} has a message without a role, expected dicts with 'role' and 'content'")
         if not isinstance(message.get("content"), str):
             raise PromptError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import pyarrow.parquet as pq
 
 from saki.evaluation.benchmarks.base import Benchmark
 from saki.evaluation.metrics import SetResult
+from saki.files import whole_file
 
 SCHEMA = pa.schema(
     [
@@ -123,11 +123,9 @@ def write_samples(folder: Path, samples: SampleSet) -> Path:
         },
         schema=SCHEMA,
     )
-    folder.mkdir(parents=True, exist_ok=True)
     path = samples_file(folder, samples.benchmark)
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    pq.write_table(table, unfinished)
-    os.replace(unfinished, path)
+    with whole_file(path) as unfinished:
+        pq.write_table(table, unfinished)
     return path
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from saki.files import whole_folder, write_text
 from saki.lab.recipes import STUDENT, TEACHER, Recipe
 from saki.lab.splits import TEST_SETS, test_set
 
@@ -58,7 +59,7 @@ def build_pair(
     facts: dict[str, Any] = {}
     for recipe in recipes:
         facts[recipe.name] = build_model(recipe, out_dir / recipe.name, seed, progress, num_problems)
-        (out_dir / FACTS_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        write_text(out_dir / FACTS_FILE, json.dumps(facts, indent=2) + "\n")
     return facts
 
 
@@ -130,8 +131,9 @@ def save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Pa
         top_p=1.0,
         max_new_tokens=MAX_COMPLETION_LENGTH,
     )
-    model.bfloat16().save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    with whole_folder(folder) as unfinished:
+        model.bfloat16().save_pretrained(unfinished)
+        tokenizer.save_pretrained(unfinished)
 
 
 def scores(folder: Path, seed: int = 0, num_problems: int = 100) -> dict[str, dict[str, float]]:

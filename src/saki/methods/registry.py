@@ -37,6 +37,8 @@ def get_method(name: str) -> Method:
     Raises:
         UnknownMethodError: If there is none; the message names the nearest.
     """
+    if not isinstance(name, str):
+        raise UnknownMethodError(f"a method is named by text, got {name!r} ({type(name).__name__})")
     if name in _METHODS:
         return _METHODS[name]
     if ":" in name:
@@ -48,10 +50,14 @@ def get_method(name: str) -> Method:
 
 def _imported(name: str) -> Method:
     module_name, _, attribute = name.partition(":")
+    if not module_name or module_name.startswith(".") or not attribute.isidentifier():
+        raise UnknownMethodError(f"{name!r} names no method; write it as package.module:ATTRIBUTE")
     try:
         method = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise UnknownMethodError(f"cannot import method {name!r}: {error}") from error
+    except Exception as error:  # the user's module is run here, and may fail in any way
+        raise UnknownMethodError(
+            f"cannot import method {name!r} ({type(error).__name__}: {error}); check the module and the Python path"
+        ) from error
     if not isinstance(method, Method):
         raise UnknownMethodError(f"{name!r} is a {type(method).__name__}, expected a saki.methods.Method")
     return method

@@ -6,8 +6,15 @@ from saki.models.architecture import (
     UnsupportedArchitectureError,
     check_architecture,
 )
-from saki.models.compatibility import PairSpec, TokenizerMismatchError, logit_width, resolve_pair
-from saki.models.loading import ModelLoadError, ModelPair, load_causal_lm, load_pair, load_tokenizer
+from saki.models.checkpoints import ModelLoadError
+from saki.models.compatibility import (
+    PairSpec,
+    TokenizerMismatchError,
+    compare_tokenizers,
+    logit_width,
+    resolve_pair,
+)
+from saki.models.loading import ModelPair, load_causal_lm, load_pair, load_tokenizer
 from saki.models.merging import UnmergeableAdapterError, plain_state
 from saki.models.toy import TableLM, enumerate_sequences, tiny_llama, tiny_qwen3
 from saki.models.vocabulary import mask_padding_ids
@@ -23,6 +30,7 @@ __all__ = [
     "UnmergeableAdapterError",
     "UnsupportedArchitectureError",
     "check_architecture",
+    "compare_tokenizers",
     "enumerate_sequences",
     "load_causal_lm",
     "load_pair",

@@ -98,6 +98,8 @@ class ArchitectureReport:
         max_static_positions: Longest sequence (tokens, prompt and completion) for which the rotary frequencies stay
             as they are, or None where they always do. Above it the library computes them from the longest row of the
             batch, so that cached keys, and neighbours, would count with other frequencies: keep rollouts below it.
+        max_positions: Longest sequence that the model takes (tokens), by the config's positions and by
+            ``max_static_positions``, or None where neither limits it.
         verified: Whether decoding through slabs was compared with a full forward for this model type.
     """
 
@@ -110,6 +112,7 @@ class ArchitectureReport:
     final_logit_softcap: float | None
     logit_factors: tuple[tuple[str, float], ...]
     max_static_positions: int | None
+    max_positions: int | None
     verified: bool
 
     @property
@@ -167,6 +170,8 @@ def check_architecture(
         for key in ("logit_scale", "logits_scaling", "lm_head_multiplier")
         if (value := getattr(config, key, None)) is not None and float(value) != 1.0
     )
+    static = _max_static_positions(config)
+    limits = [limit for limit in (getattr(config, "max_position_embeddings", None), static) if limit]
     return ArchitectureReport(
         model_type=name,
         model_class=model_class.__name__,
@@ -176,7 +181,8 @@ def check_architecture(
         attention_softcap=softcap,
         final_logit_softcap=getattr(config, "final_logit_softcapping", None),
         logit_factors=factors,
-        max_static_positions=_max_static_positions(config),
+        max_static_positions=static,
+        max_positions=min(limits, default=None),
         verified=name in VERIFIED_TYPES,
     )
 

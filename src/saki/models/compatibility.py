@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from saki.types import EXACT_LAW, REFUSED_SAMPLING
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -20,6 +22,17 @@ PROBE_TEXTS = (
     "🙂👍🏽 ½ ² — “quotes” … \u200b\u00a0end",
 )
 """Texts whose token ids must agree: equal vocabularies can still merge or normalise differently."""
+
+
+_NEUTRAL = {
+    "do_sample": (None, True, False),  # what it asks for is said by the options beside it
+    **dict.fromkeys(("temperature", "top_p", "typical_p"), (None, 1.0)),
+    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "length_penalty"), (None, 1.0)),
+    **dict.fromkeys(("guidance_scale", "num_beams"), (None, 1)),
+    **dict.fromkeys(("top_k", "min_p", "epsilon_cutoff", "eta_cutoff", "no_repeat_ngram_size"), (None, 0)),
+    **dict.fromkeys(("min_length", "min_new_tokens", "penalty_alpha"), (None, 0)),
+}
+"""Values of sampling options that leave the distribution as it is."""
 
 
 class TokenizerMismatchError(ValueError):
@@ -78,8 +91,7 @@ def resolve_pair(
     vocab_size = max(vocab.values()) + 1
     _refuse_gaps(vocab, vocab_size)
     if teacher_tokenizer is not None and teacher_tokenizer is not student_tokenizer:
-        _compare_tokens(vocab, teacher_tokenizer.get_vocab())
-        _compare_encodings(student_tokenizer, teacher_tokenizer)
+        compare_tokenizers(student_tokenizer, teacher_tokenizer)
         if student_tokenizer.chat_template != teacher_tokenizer.chat_template:
             notes.append("chat templates differ; prompts are rendered once, with the student's")
     elif teacher_model is not None and teacher_tokenizer is None:
@@ -96,6 +108,8 @@ def resolve_pair(
             )
         if width > vocab_size:
             notes.append(f"{side}: {width - vocab_size} padding ids of {width} cut, {vocab_size} are real")
+    for side, model, _ in sides:
+        _note_sampling_options(side, model, notes)
     stop_ids = _resolve_stop_ids(sides, vocab_size, notes)
     _note_ordinary_stop_ids(student_tokenizer, stop_ids, notes)
     pad_id = _resolve_pad_id(student_model, student_tokenizer, vocab_size, stop_ids, notes)
@@ -117,6 +131,16 @@ def _refuse_gaps(vocab: dict[str, int], vocab_size: int) -> None:
             f"{len(gaps)} ids below the largest token id {vocab_size - 1} have no token (first: {shown}), so a model "
             "could sample an id that means nothing; add tokens for these ids or use another pair"
         )
+
+
+def compare_tokenizers(student: PreTrainedTokenizerBase, teacher: PreTrainedTokenizerBase) -> None:
+    """Refuse two tokenizers that differ in tokens or in how they split text. No model is needed for it.
+
+    Raises:
+        TokenizerMismatchError: With the number of ids that differ, and the first of them with both tokens.
+    """
+    _compare_tokens(student.get_vocab(), teacher.get_vocab())
+    _compare_encodings(student, teacher)
 
 
 def _compare_tokens(student: dict[str, int], teacher: dict[str, int]) -> None:
@@ -189,6 +213,15 @@ def _resolve_stop_ids(sides: Iterable[tuple[str, Any, Any]], vocab_size: int, no
         listed = ", ".join(f"{source} {list(ids)}" for source, ids in named.items())
         notes.append(f"end ids differ ({listed}); both models stop at any of {sorted(stop_ids)}")
     return tuple(sorted(stop_ids))
+
+
+def _note_sampling_options(side: str, model: Any, notes: list[str]) -> None:
+    """Generation configs carry sampling options for chat; they are not used, and that has to be known."""
+    generation = getattr(model, "generation_config", None)
+    given = {name: getattr(generation, name, None) for name in REFUSED_SAMPLING}
+    listed = ", ".join(f"{name} = {value}" for name, value in given.items() if value not in _NEUTRAL.get(name, (None,)))
+    if listed:
+        notes.append(f"{side}: its generation config sets {listed}, which is not used: {EXACT_LAW}")
 
 
 def _note_ordinary_stop_ids(tokenizer: PreTrainedTokenizerBase, stop_ids: tuple[int, ...], notes: list[str]) -> None:

@@ -5,26 +5,22 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from saki.models.architecture import ArchitectureReport, check_architecture
-from saki.models.compatibility import PairSpec, resolve_pair
+from saki.models.checkpoints import ModelLoadError, attempt, check_folder, check_tokenizer_files, check_weights
+from saki.models.compatibility import PairSpec, compare_tokenizers, resolve_pair
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 logger = logging.getLogger(__name__)
-
-_T = TypeVar("_T")
-
-
-class ModelLoadError(ValueError):
-    """A checkpoint is missing, incomplete or malformed."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +62,14 @@ def load_tokenizer(
     """
     from transformers import AutoTokenizer
 
-    name = os.fspath(name_or_path)
-    _check_folder(name)
-    return _attempt(
+    name = _as_name(name_or_path)
+    check_folder(name)
+    check_tokenizer_files(name)
+    return attempt(
         f"a tokenizer from {name!r}",
         lambda: AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code),
+        name,
+        "a tokenizer in the form of Hugging Face (tokenizer.json)",
     )
 
 
@@ -103,15 +102,15 @@ def load_causal_lm(
     Raises:
         ModelLoadError: If the checkpoint is missing, empty, malformed, incomplete or pickled.
     """
-    name = os.fspath(name_or_path)
+    name = _as_name(name_or_path)
     resolved = _resolve_dtype(dtype)
-    _check_folder(name)
+    check_folder(name)
     options = {"attn_implementation": attn_implementation, "trust_remote_code": trust_remote_code}
     if Path(name, "adapter_config.json").is_file():
         model = _load_adapter(name, resolved, options)
     else:
         if Path(name).is_dir():
-            _check_weights(name, "config.json", "weights")
+            check_weights(name, "config.json", "weights")
         model = _load_plain(name, resolved, revision, options)
     return model.to(device).eval()  # type: ignore[arg-type]
 
@@ -157,6 +156,10 @@ def load_pair(
         ValueError: If no stop id is known.
     """
     student_tokenizer = load_tokenizer(student, revision=student_revision, trust_remote_code=trust_remote_code)
+    teacher_tokenizer = None
+    if teacher is not None:
+        teacher_tokenizer = load_tokenizer(teacher, revision=teacher_revision, trust_remote_code=trust_remote_code)
+        compare_tokenizers(student_tokenizer, teacher_tokenizer)
     student_model = load_causal_lm(
         student,
         dtype=student_dtype,
@@ -166,9 +169,8 @@ def load_pair(
         trust_remote_code=trust_remote_code,
     )
     student_report = check_architecture(student_model.config, type(student_model), supports_softcap=supports_softcap)
-    teacher_model, teacher_tokenizer, teacher_report = None, None, None
+    teacher_model, teacher_report = None, None
     if teacher is not None:
-        teacher_tokenizer = load_tokenizer(teacher, revision=teacher_revision, trust_remote_code=trust_remote_code)
         teacher_model = load_causal_lm(
             teacher,
             dtype=teacher_dtype,
@@ -198,19 +200,40 @@ def _load_plain(name: str, dtype: torch.dtype | str, revision: str | None, optio
     from transformers import AutoModelForCausalLM
 
     given = {key: value for key, value in options.items() if value is not None}
+    _check_type(name, revision, bool(options.get("trust_remote_code")))
 
     def load() -> Any:
+        # Weights of another shape are reported like missing ones below, instead of by a table on the screen.
         return AutoModelForCausalLM.from_pretrained(
-            name, dtype=dtype, revision=revision, use_safetensors=True, output_loading_info=True, **given
+            name,
+            dtype=dtype,
+            revision=revision,
+            use_safetensors=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            **given,
         )
 
-    model, info = _attempt(f"a causal language model from {name!r}", load)
-    absent = sorted(info["missing_keys"]) + sorted(str(entry[0]) for entry in info["mismatched_keys"])
+    with _without_reports():
+        model, info = attempt(f"a causal language model from {name!r}", load, name)
+    absent = sorted(info["missing_keys"]) + sorted(
+        f"{key}, {tuple(there)} where the config says {tuple(wanted)}" for key, there, wanted in info["mismatched_keys"]
+    )
     if absent:
         raise ModelLoadError(
             f"the checkpoint {name!r} lacks {len(absent)} weights of {type(model).__name__} or has them in another "
             f"shape (first: {absent[0]}); expected a complete checkpoint, so save the model again"
         )
+    if info["unexpected_keys"]:
+        surplus = sorted(info["unexpected_keys"])
+        logger.warning(
+            "%s: %d weights of the checkpoint have no place in %s and are left out (first: %s)",
+            name,
+            len(surplus),
+            type(model).__name__,
+            surplus[0],
+        )
+    _refuse_non_finite(name, model)
     if getattr(model, "_hf_peft_config_loaded", False):
         raise ModelLoadError(
             f"{name!r} is a PEFT adapter on the hub; download it to a folder and give that folder, so that it is merged"
@@ -225,18 +248,21 @@ def _load_adapter(name: str, dtype: torch.dtype | str, options: dict[str, Any]) 
     except ImportError as error:
         raise ModelLoadError(f"{name!r} is a PEFT adapter, and peft is not installed; install peft") from error
 
-    _check_weights(name, "adapter_config.json", "adapter weights")
-    config = _attempt(f"the adapter config of {name!r}", lambda: PeftConfig.from_pretrained(name))
+    check_weights(name, "adapter_config.json", "adapter weights")
+    config = attempt(f"the adapter config of {name!r}", lambda: PeftConfig.from_pretrained(name), name)
     kind = getattr(config.peft_type, "value", config.peft_type)
     if kind != "LORA":
         raise ModelLoadError(f"the adapter {name!r} is of type {kind}, expected LORA; merge it yourself and give that")
     if not config.base_model_name_or_path:
         raise ModelLoadError(f"the adapter {name!r} names no base model; set base_model_name_or_path in its config")
     base_name = config.base_model_name_or_path
-    _check_folder(base_name)
-    if Path(base_name).is_dir():
-        _check_weights(base_name, "config.json", "weights")
-    base = _load_plain(base_name, "auto", getattr(config, "revision", None), options)
+    try:
+        check_folder(base_name)
+        if Path(base_name).is_dir():
+            check_weights(base_name, "config.json", "weights")
+        base = _load_plain(base_name, "auto", getattr(config, "revision", None), options)
+    except ModelLoadError as error:
+        raise ModelLoadError(f"the base model of the adapter {name!r} cannot be loaded: {error}") from error
     final = base.dtype if isinstance(dtype, str) else dtype
 
     def merge() -> Any:
@@ -247,7 +273,7 @@ def _load_adapter(name: str, dtype: torch.dtype | str, options: dict[str, Any]) 
             warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*", category=FutureWarning)
             return PeftModel.from_pretrained(base.float(), name, use_safetensors=True).merge_and_unload(safe_merge=True)
 
-    merged: PreTrainedModel = _attempt(f"the adapter {name!r} on {base_name!r}", merge)
+    merged: PreTrainedModel = attempt(f"the adapter {name!r} on {base_name!r}", merge, name)
     return merged.to(dtype=final)  # type: ignore[call-arg]
 
 
@@ -260,41 +286,46 @@ def _resolve_dtype(dtype: torch.dtype | str) -> torch.dtype | str:
     return found
 
 
-def _check_folder(name: str) -> None:
-    """Refuse what is written as a path and is no folder, before it is taken for a hub name."""
-    path = Path(name)
-    if name and path.is_dir():
-        if not any(path.iterdir()):
-            raise ModelLoadError(f"the checkpoint folder {name!r} is empty; expected a Hugging Face model folder")
-        return
-    looks_like_path = name.startswith((".", "~", "/", os.sep)) or name.count("/") > 1
-    if not name or path.exists() or looks_like_path:
-        raise ModelLoadError(
-            f"there is no checkpoint folder {name!r}; expected a Hugging Face model folder or a hub name"
-        )
+def _as_name(name_or_path: str | os.PathLike[str]) -> str:
+    if not isinstance(name_or_path, (str, os.PathLike)):
+        raise ValueError(f"a checkpoint is named by a folder or a hub name, got a {type(name_or_path).__name__}")
+    return os.fspath(name_or_path)
 
 
-def _check_weights(name: str, config_name: str, what: str) -> None:
-    folder = Path(name)
-    if not (folder / config_name).is_file():
-        raise ModelLoadError(f"the checkpoint folder {name!r} has no {config_name}; expected a Hugging Face folder")
-    if not list(folder.glob("*.safetensors")):
-        pickled = sorted(path.name for suffix in ("*.bin", "*.pt", "*.pth") for path in folder.glob(suffix))
-        found = f" (found {pickled[0]}, which is not read, since it is a pickle)" if pickled else ""
-        raise ModelLoadError(
-            f"the checkpoint folder {name!r} has no {what} as .safetensors{found}; save the model with safetensors"
-        )
+def _check_type(name: str, revision: str | None, trust_remote_code: bool) -> None:
+    """Refuse a model type that no engine runs, by its config alone, before any weight is read."""
+    from transformers import AutoConfig
+
+    config = attempt(
+        f"the config of {name!r}",
+        lambda: AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code),
+        name,
+    )
+    if type(config).__module__.startswith("transformers."):
+        # Whether a soft cap can be honoured is the caller's to say, later.
+        check_architecture(config, supports_softcap=True)
 
 
-def _attempt(what: str, load: Callable[[], _T]) -> _T:
-    """Run a loader of the library; whatever it makes of a bad checkpoint becomes one sentence."""
+@contextmanager
+def _without_reports() -> Iterator[None]:
+    """The library's table of missing and surplus weights stays off the screen; one sentence says it instead."""
+    library = logging.getLogger("transformers")
+    level = library.level
+    library.setLevel(logging.ERROR)
     try:
-        return load()
-    except (MemoryError, torch.OutOfMemoryError):
-        raise
-    except Exception as error:  # the libraries raise many unrelated types for a malformed checkpoint
-        reason = str(error).strip().split("\n")[0].rstrip(".")
+        yield
+    finally:
+        library.setLevel(level)
+
+
+def _refuse_non_finite(name: str, model: Any) -> None:
+    broken = [
+        key
+        for key, weight in model.named_parameters()
+        if weight.is_floating_point() and weight.element_size() > 1 and not bool(torch.isfinite(weight).all())
+    ]
+    if broken:
         raise ModelLoadError(
-            f"could not load {what} ({type(error).__name__}: {reason}); expected a complete Hugging Face checkpoint "
-            "with safetensors weights"
-        ) from error
+            f"the checkpoint {name!r} holds NaN or infinite numbers in {len(broken)} weights (first: {broken[0]}); "
+            "its training diverged or the file is damaged, so take another checkpoint"
+        )

@@ -103,8 +103,7 @@ class HFDecoder:
         self.version = 0
         parameter = next(model.parameters())
         self.device, self.dtype = parameter.device, parameter.dtype
-        limits = (getattr(config, "max_position_embeddings", None), report.max_static_positions)
-        self.max_positions: int | None = min((limit for limit in limits if limit), default=None)
+        self.max_positions: int | None = report.max_positions
         self._windows = report.distinct_windows()
         self._masks_by_type = report.takes_mask_mapping
         names = inspect.signature(type(model).forward).parameters

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from saki.files import whole_file
 from saki.rollout.recorder import METADATA
 from saki.types import RolloutBatch, fill_value
 
@@ -67,14 +67,16 @@ def rollout_schema(float_dtype: torch.dtype = torch.float32) -> pa.Schema:
 
 
 def write_rollouts(path: Path, batch: RolloutBatch, facts: dict[str, str] | None = None) -> None:
-    """Write a batch to one parquet file, under a temporary name first.
+    """Write a batch to one parquet file, whole or not at all.
 
     Args:
         path: The file.
         batch: What to write. Values that the rollout does not have become nulls.
         facts: Strings to keep in the file's metadata, for example the method.
+
+    Raises:
+        DiskFullError: If there is no room.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     rows = range(len(batch))
     columns: dict[str, list[object]] = {
         "prompt_key": batch.prompt_keys.tolist(),
@@ -97,9 +99,8 @@ def write_rollouts(path: Path, batch: RolloutBatch, facts: dict[str, str] | None
     meta = json.dumps({"schema_version": SCHEMA_VERSION, "facts": facts or {}})
     schema = rollout_schema(batch.student_logprobs.dtype).with_metadata({_KEY: meta.encode()})
     table = pa.Table.from_pydict(columns, schema=schema)
-    staged = path.with_suffix(path.suffix + ".tmp")
-    pq.write_table(table, staged)
-    os.replace(staged, path)
+    with whole_file(path) as unfinished:
+        pq.write_table(table, unfinished)
 
 
 def read_rollouts(path: Path) -> tuple[RolloutBatch, dict[str, str]]:

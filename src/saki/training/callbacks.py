@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from saki.files import append_text
+
 
 class MetricsFileCallback(TrainerCallback):
-    """Appends each log to ``metrics.jsonl``, one JSON object a line, each step once.
-
-    When a run resumes, lines after the step of its checkpoint are dropped, since those steps come again.
+    """Appends each log to ``metrics.jsonl``, one JSON object a line, each line whole or not at all.
 
     Args:
         path: The file.
@@ -22,26 +21,6 @@ class MetricsFileCallback(TrainerCallback):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Cut the file back to the state's step."""
-        if not state.is_world_process_zero:
-            return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        kept = []
-        if self.path.exists():
-            for line in self.path.read_text().splitlines():
-                try:
-                    entry = json.loads(line)
-                except json.JSONDecodeError:
-                    break  # a torn last line
-                if entry["step"] <= state.global_step and state.global_step > 0:
-                    kept.append(line)
-        staged = self.path.with_suffix(".jsonl.tmp")
-        staged.write_text("".join(line + "\n" for line in kept))
-        os.replace(staged, self.path)
 
     def on_log(
         self,
@@ -51,12 +30,10 @@ class MetricsFileCallback(TrainerCallback):
         logs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Append one line and flush it; the library's closing summary is no step and is left out."""
+        """Append one line; the library's closing summary is no step and is left out."""
         if not state.is_world_process_zero or logs is None or "train_runtime" in logs:
             return
-        with self.path.open("a") as stream:
-            stream.write(json.dumps({"step": state.global_step, **logs}) + "\n")
-            stream.flush()
+        append_text(self.path, json.dumps({"step": state.global_step, **logs}) + "\n")
 
 
 class ConsoleCallback(TrainerCallback):
@@ -106,6 +83,10 @@ class ConsoleCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Close the bar."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the bar, also when training was cut short."""
         if self.bar is not None:
             self.bar.close()
             self.bar = None

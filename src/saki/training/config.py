@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from transformers import TrainingArguments
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK, get_available_reporting_integrations
 
 from saki.methods import get_method
 from saki.objectives import constant, linear_anneal
+from saki.types import ExactOptions, check_number, unknown_option
 
 
 @dataclass
-class SakiConfig(TrainingArguments):
+class SakiConfig(TrainingArguments, ExactOptions):
     """Arguments of a distillation run: the library's ``TrainingArguments`` and the fields below.
 
     Defaults are the paper's (Table 5): 64 prompts with 8 completions a step, constant learning rate 1e-6, AdamW with
@@ -97,22 +100,64 @@ class SakiConfig(TrainingArguments):
             ("eval_num_generations", 1),
             ("save_rollouts_steps", 0),
         ):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+            check_number(name, getattr(self, name), least=least, whole=True)
+        self._check_numbers()
         if self.radius_schedule not in ("linear", "constant"):
             raise ValueError(f"radius_schedule must be 'linear' or 'constant', got {self.radius_schedule!r}")
         if self.rollout_dtype not in ("auto", "float32", "bfloat16", "float64"):
             raise ValueError(f"rollout_dtype must be auto, float32, float64 or bfloat16, got {self.rollout_dtype!r}")
-        if self.advantage_clip is not None and self.advantage_clip <= 0:
-            raise ValueError(f"advantage_clip must be positive or null, got {self.advantage_clip}")
         if self.remove_unused_columns or self.logging_nan_inf_filter:
             raise ValueError("remove_unused_columns and logging_nan_inf_filter must stay off in saki")
         if self.auto_find_batch_size:
             raise ValueError("auto_find_batch_size would change the step's rollout; set per_device_train_batch_size")
+        self._check_library_options()
         self.radius_at(1)
         self._read_template_kwargs()
-        super().__post_init__()
+        try:
+            super().__post_init__()
+        except FileNotFoundError as error:
+            raise ValueError(f"a setting names the file {error.filename!r}, which is not there; check it") from error
         self._derive_accumulation()
+
+    def _check_library_options(self) -> None:
+        """Options of the library that would change the objective unseen, or fail late."""
+        if self.label_smoothing_factor or self.neftune_noise_alpha is not None:
+            raise ValueError(
+                "label_smoothing_factor and neftune_noise_alpha would change the objective; leave them out"
+            )
+        if self.metric_for_best_model not in (None, "loss", "eval_loss"):
+            raise ValueError(
+                f"metric_for_best_model can only be loss, the KL to the teacher, got {self.metric_for_best_model!r}"
+            )
+        named = [self.report_to] if isinstance(self.report_to, str) else list(self.report_to or [])
+        available = ("none", "all", *get_available_reporting_integrations())
+        for tracker in named:
+            if tracker not in INTEGRATION_TO_CALLBACK and tracker not in available:
+                raise ValueError(unknown_option(tracker, sorted(INTEGRATION_TO_CALLBACK), "report_to"))
+            if tracker not in available:
+                raise ValueError(
+                    f"report_to names {tracker!r}, which is not installed; install it, or take one of "
+                    f"{', '.join(available)}"
+                )
+        if self.deepspeed and importlib.util.find_spec("deepspeed") is None:
+            raise ValueError("deepspeed is set, and the package is not installed; install deepspeed or leave it out")
+
+    def _check_numbers(self) -> None:
+        """Numbers of the library that it takes as they come, and ours that are no counts."""
+        check_number("trust_region_radius", self.trust_region_radius, least=0)
+        check_number("seed", self.seed, least=0, below=2**32, whole=True)
+        check_number("per_device_train_batch_size", self.per_device_train_batch_size, least=1, whole=True)
+        check_number("max_steps", self.max_steps, whole=True)
+        if self.max_steps < 1 and self.max_steps != -1:
+            raise ValueError(f"max_steps must be at least 1, or -1 to count num_train_epochs, got {self.max_steps}")
+        check_number("num_train_epochs", self.num_train_epochs, positive=True)
+        for name in ("learning_rate", "weight_decay", "max_grad_norm"):
+            check_number(name, getattr(self, name), least=0)
+        for name, strategy in (("save_steps", self.save_strategy), ("logging_steps", self.logging_strategy)):
+            if strategy == "steps":
+                check_number(name, getattr(self, name), positive=True)
+        if self.advantage_clip is not None:
+            check_number("advantage_clip", self.advantage_clip, positive=True)
 
     def _read_template_kwargs(self) -> None:
         """The command line gives a JSON object."""

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from torch import Tensor
 from saki.functional import request_seed
 from saki.methods import Method
 from saki.rollout import RolloutEngine, SyncReport, write_rollouts
+from saki.training.checkpoint import list_checkpoints
 from saki.training.config import SakiConfig
 from saki.training.metrics import MetricSums, record_rollout
 from saki.types import Prompt, RolloutBatch, RolloutRequest
@@ -47,6 +49,7 @@ class StepRollouts:
         self._engine, self._method, self._prompts, self._args, self._sums = engine, method, prompts, args, sums
         self.synced_version: int | None = None
         self.last_sync: SyncReport | None = None
+        self._last: tuple[RolloutBatch, int] | None = None
 
     def sync(self, weights: Callable[[], Iterable[tuple[str, Tensor]]], version: int) -> None:
         """Give the engine these weights, unless it holds that version."""
@@ -80,7 +83,9 @@ class StepRollouts:
             The batch; row i belongs to item i. Its file is written already.
 
         Raises:
-            TrainingDivergedError: If the teacher's score of a committed token is NaN.
+            TrainingDivergedError: If the teacher's score of a committed token is NaN, or a model gave NaN in every
+                completion.
+            DiskFullError: If there is no room for the file.
         """
         samples: dict[int, list[int]] = {}
         for item in items:
@@ -96,14 +101,27 @@ class StepRollouts:
         for name in ("teacher_q_forwards", "waves", "empty_residuals"):
             self._sums.add(f"rollout/{name}", getattr(after, name) - getattr(before, name), 1)
         batch = batch.select(_rows_of(items, samples))
-        args = self._args
-        if args.save_rollouts_steps and step % args.save_rollouts_steps == 0:
-            suffix = f"-rank{args.process_index}" if args.world_size > 1 else ""
-            path = args.run_dir / "rollouts" / f"step-{step:06d}{suffix}.parquet"
-            write_rollouts(path, batch, {"method": self._method.name, "step": str(step)})
+        self._last = batch, step
+        if self._args.save_rollouts_steps and step % self._args.save_rollouts_steps == 0:
+            self._write()
         record_rollout(self._sums, batch)
         self._check(batch, step)
         return batch
+
+    def _write(self) -> Path:
+        """Write the last step's rollout, unless its file is there."""
+        assert self._last is not None
+        batch, step = self._last
+        suffix = f"-rank{self._args.process_index}" if self._args.world_size > 1 else ""
+        path = self._args.run_dir / "rollouts" / f"step-{step:06d}{suffix}.parquet"
+        if not path.exists():  # files of an earlier attempt at this step are gone since the run began
+            write_rollouts(path, batch, {"method": self._method.name, "step": str(step)})
+        return path
+
+    def diverged(self, what: str) -> TrainingDivergedError:
+        """The error of a step that came to nothing; its rollout is on disk then, also where it was not asked for."""
+        newest = next(iter(list_checkpoints(self._args.run_dir / "checkpoints")), "none, as none was saved yet")
+        return TrainingDivergedError(f"{what}; its rollout is in {self._write()}, the last checkpoint is {newest}")
 
     def _check(self, batch: RolloutBatch, step: int) -> None:
         for row, reason in enumerate(batch.finish_reasons):
@@ -116,10 +134,12 @@ class StepRollouts:
                 100 * truncated,
                 self._args.max_completion_length,
             )
+        if batch.finish_reasons.count("nan") == len(batch):
+            raise self.diverged(f"every completion of step {step} ended early because a model gave NaN")
         missing = (torch.isnan(batch.teacher_logprobs) & batch.response_mask).any(dim=1)
         if bool(missing.any()):
             row = int(missing.nonzero()[0])
-            raise TrainingDivergedError(f"the teacher's score of {_name(batch, row)} is NaN at step {step}")
+            raise self.diverged(f"the teacher's score of {_name(batch, row)} is NaN at step {step}")
 
 
 def _name(batch: RolloutBatch, row: int) -> str:

@@ -52,11 +52,7 @@ class StepSampler(Sampler[int]):
     """
 
     def __init__(self, dataset: CompletionDataset, prompts_per_step: int, seed: int) -> None:
-        if dataset.num_prompts < prompts_per_step:
-            raise ValueError(
-                f"a step needs {prompts_per_step} prompts, but only {dataset.num_prompts} are left after filtering; "
-                "lower prompts_per_step or add prompts"
-            )
+        check_enough(dataset.num_prompts, prompts_per_step)
         self.dataset, self.seed = dataset, seed
         self.num_used = dataset.num_prompts - dataset.num_prompts % prompts_per_step
 
@@ -73,6 +69,19 @@ class StepSampler(Sampler[int]):
     def set_epoch(self, epoch: int) -> None:
         """Choose the order of this epoch."""
         self.dataset.set_epoch(epoch)
+
+
+def check_enough(num_prompts: int, prompts_per_step: int) -> None:
+    """Refuse a data set that does not fill one step.
+
+    Raises:
+        ValueError: With both numbers.
+    """
+    if num_prompts < prompts_per_step:
+        raise ValueError(
+            f"a step needs {prompts_per_step} prompts, but only {num_prompts} are left after filtering; "
+            "lower prompts_per_step or add prompts"
+        )
 
 
 def keep_as_list(items: list[Any]) -> list[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,46 +13,38 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
-from transformers.trainer_utils import TrainOutput, rotate_checkpoints
+from transformers.trainer_utils import TrainOutput
 
 import saki
 from saki.data import RenderedPrompts, collate_rollout, render_prompts
+from saki.files import whole_folder
 from saki.functional import request_seed
 from saki.methods import Method, get_method
-from saki.models import load_causal_lm, load_tokenizer, plain_state, resolve_pair
+from saki.models import plain_state, resolve_pair
 from saki.objectives import TokenTargets
 from saki.rollout import RolloutEngine
+from saki.training.arguments import check_arguments, check_positions, load_named
 from saki.training.callbacks import ConsoleCallback, MetricsFileCallback
 from saki.training.checkpoint import (
-    STAGING,
-    CheckpointError,
     check_checkpoint,
-    last_good_checkpoint,
+    checkpoint_step,
+    checkpoint_to_resume,
     publish,
+    rotate,
+    staged_checkpoint,
     write_manifest,
 )
 from saki.training.config import SakiConfig
 from saki.training.engines import resident_engine
 from saki.training.metrics import MetricSums, record_update
 from saki.training.policy import PolicyHead
-from saki.training.rollouts import StepRollouts, TrainingDivergedError
-from saki.training.sampler import CompletionDataset, StepSampler, keep_as_list
+from saki.training.resume import resume_facts
+from saki.training.rewind import RewindCallback
+from saki.training.rollouts import StepRollouts
+from saki.training.sampler import CompletionDataset, StepSampler, check_enough, keep_as_list
 from saki.types import RolloutBatch, RolloutRequest
 
 logger = logging.getLogger(__name__)
-
-RESUME_FIELDS = (
-    "seed",
-    "prompts_per_step",
-    "num_generations",
-    "max_completion_length",
-    "max_prompt_length",
-    "trust_region_radius",
-    "radius_schedule",
-    "radius_anneal_steps",
-    "advantage_clip",
-)
-"""Settings that a resumed run must share with the checkpoint; they decide what the steps do."""
 
 EvalGrader = Callable[[str, str], bool]
 """(completion text, reference answer) -> correct."""
@@ -102,52 +93,55 @@ class SakiTrainer(Trainer):
         callbacks: list[TrainerCallback] | None = None,
         optimizers: tuple[Any, Any] = (None, None),
     ) -> None:
-        if isinstance(model, str):
-            processing_class = processing_class or load_tokenizer(model)
-            model = load_causal_lm(model, dtype=torch.float32)
-        if isinstance(teacher_model, str):
-            teacher_processing_class = teacher_processing_class or load_tokenizer(teacher_model)
-            teacher_model = load_causal_lm(teacher_model)
-        if processing_class is None:
-            raise ValueError("processing_class is needed when model is not a name; pass the student's tokenizer")
+        check_arguments(model, teacher_model, args, processing_class, method, engine)
+        student, teacher, tokenizer, teacher_tokenizer = load_named(
+            model, teacher_model, processing_class, teacher_processing_class
+        )
         self.method = method or get_method(args.method)
-        self.pair = resolve_pair(model, teacher_model, processing_class, teacher_processing_class)
+        self.pair = resolve_pair(student, teacher, tokenizer, teacher_tokenizer)
         logger.info("vocabulary: %d ids; stop ids: %s", self.pair.vocab_size, list(self.pair.stop_token_ids))
         for note in self.pair.notes:
             logger.info(note)
         if peft_config is not None:
             from peft import get_peft_model
 
-            student: nn.Module = get_peft_model(model, peft_config)
-        else:
-            student = model
-        self.prompts = _render(train_dataset, processing_class, args)
-        self.eval_prompts = _render(eval_dataset, processing_class, args) if eval_dataset is not None else None
+            student = get_peft_model(student, peft_config)
+        self.prompts = _render(train_dataset, tokenizer, args)
+        self.eval_prompts = _render(eval_dataset, tokenizer, args) if eval_dataset is not None else None
         self.eval_grader = eval_grader
         self._eval_rows = eval_dataset
         self._completions = CompletionDataset(len(self.prompts.prompts), args.num_generations)
+        check_enough(len(self.prompts.prompts), args.prompts_per_step)
+        evaluated = self.eval_prompts.prompts if self.eval_prompts else []
+        check_positions([*self.prompts.prompts, *evaluated], args, student, None if engine else teacher)
         self._sums = MetricSums()
         self._checkpoint_root = args.run_dir / "checkpoints"
+        self._saved_step: int | None = None
         self._rollout_done_at: float | None = None
         super().__init__(
             model=student,
             args=args,
             train_dataset=self._completions,
             eval_dataset=eval_dataset,
-            processing_class=processing_class,
+            processing_class=tokenizer,
             data_collator=keep_as_list,  # type: ignore[arg-type]  # micro-batches become dicts after the rollout
-            callbacks=[MetricsFileCallback(args.run_dir / "metrics.jsonl"), *(callbacks or [])],
+            callbacks=[
+                RewindCallback(args.run_dir),
+                MetricsFileCallback(args.run_dir / "metrics.jsonl"),
+                *(callbacks or []),
+            ],
             optimizers=optimizers,
         )
         self.model_accepts_loss_kwargs = True
         # The library's bar prints every log line whole; here a line holds some thirty figures.
         self.remove_callback(PrinterCallback)
+        self._console = ConsoleCallback()
         if self.pop_callback(ProgressCallback) is not None:
-            self.add_callback(ConsoleCallback())
+            self.add_callback(self._console)
         self._policy = PolicyHead(student, self.pair.vocab_size, args.loss_chunk_tokens)
         self.engine: RolloutEngine = engine or resident_engine(
             student,
-            teacher_model,
+            teacher,
             self.pair,
             dtype=self._rollout_dtype(),
             device=args.device,
@@ -164,11 +158,14 @@ class SakiTrainer(Trainer):
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
-    ) -> tuple[list[dict[str, Any]], Tensor]:
+    ) -> tuple[list[dict[str, Any]], Tensor | None]:
         """One step's rollout, cut into its micro-batches, and N_valid over all ranks (Eq. 84).
 
         Nothing here reads or moves global random state: on resume it is restored after the first call.
         """
+        if self.state.global_step >= self.state.max_steps:  # resumed from its last checkpoint, within an epoch
+            self.control.should_training_stop = True
+            return [], None
         micro_items = [next(epoch_iterator) for _ in range(num_batches)]
         step = self.state.global_step + 1
         self._sync_engine()
@@ -225,10 +222,7 @@ class SakiTrainer(Trainer):
         count = num_items_in_batch if num_items_in_batch is not None else mask.sum()
         loss = losses.sum() / torch.as_tensor(count, device=losses.device).clamp(min=1) * self.accelerator.num_processes
         if not bool(torch.isfinite(loss)):
-            raise TrainingDivergedError(
-                f"the loss of step {self.state.global_step + 1} is {float(loss.detach())}; its rollout is in "
-                f"{self._args.run_dir / 'rollouts'} and the last checkpoint in {self._checkpoint_root}"
-            )
+            raise self.rollouts.diverged(f"the loss of step {self.state.global_step + 1} is {float(loss.detach())}")
         return (loss, {"logprobs": logprobs}) if return_outputs else loss
 
     # ---- evaluation ----------------------------------------------------------------------------------------------
@@ -280,6 +274,11 @@ class SakiTrainer(Trainer):
         self.control = self.callback_handler.on_evaluate(args, self.state, self.control, metrics)
         return metrics
 
+    def _evaluate(self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False) -> Any:
+        if skip_scheduler and self.state.global_step > 0:  # eval_on_start: a resumed run has done it
+            return None
+        return super()._evaluate(trial, ignore_keys_for_eval, skip_scheduler)
+
     def _decode(self, batch: RolloutBatch, row: int) -> str:
         return str(self._tokenizer.decode(batch.completion_token_ids(row), skip_special_tokens=True))
 
@@ -299,67 +298,62 @@ class SakiTrainer(Trainer):
     ) -> TrainOutput:
         """Train; ``resume_from_checkpoint=True`` takes the newest undamaged checkpoint of this run folder.
 
+        What the run folder holds of later steps goes before the first step, since those steps come again.
+
         Raises:
-            CheckpointError: If a named checkpoint does not fit, or none is usable.
+            CheckpointError: If a named checkpoint does not fit, or none is usable; the run folder is as it was.
+            TrainingDivergedError: If a step comes to no finite loss; its rollout is saved.
+            DiskFullError: If there is no room; what was written before is whole.
         """
         if resume_from_checkpoint is True:
-            path, refused = last_good_checkpoint(self._checkpoint_root, self._facts())
-            for reason in refused:
-                logger.warning("skipping a checkpoint: %s", reason)
-            if path is None:
-                raise CheckpointError(f"there is no usable checkpoint in {self._checkpoint_root}")
-            resume_from_checkpoint = str(path)
+            resume_from_checkpoint = str(checkpoint_to_resume(self._checkpoint_root, self._facts()))
         elif isinstance(resume_from_checkpoint, str):
             check_checkpoint(Path(resume_from_checkpoint), self._facts())
+        self._saved_step = checkpoint_step(Path(resume_from_checkpoint)) if resume_from_checkpoint else None
         self.rollouts.synced_version = None
-        return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+        try:
+            return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+        finally:
+            self._console.close()  # an error's sentence gets a line of its own
 
     def _facts(self) -> dict[str, Any]:
-        """What a resumed run must share with the one that wrote the checkpoint."""
-        args = self._args
-        return {
-            "method": self.method.name,
-            "num_prompts": len(self.prompts.prompts),
-            **{name: getattr(args, name) for name in RESUME_FIELDS},
-        }
+        return resume_facts(self._args, self.method.name, self.prompts.prompts)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        """Model and tokenizer; the library's pickle of the arguments is left out, nothing reads it back."""
-        super()._save(output_dir, state_dict)
-        (Path(output_dir or str(self.args.output_dir)) / TRAINING_ARGS_NAME).unlink(missing_ok=True)
+        """Model and tokenizer, whole or not at all; the library's pickle of the arguments is left out."""
+        if not self.args.should_save:
+            return super()._save(output_dir, state_dict)
+        with whole_folder(Path(output_dir or str(self.args.output_dir))) as unfinished:
+            super()._save(str(unfinished), state_dict)
+            (unfinished / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # nothing reads it back
 
     def _get_output_dir(self, trial: Any) -> str:
         return str(self._checkpoint_root)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Write the library's checkpoint into a staging folder, list it in a manifest, rename it into place."""
-        root, name = self._checkpoint_root, f"checkpoint-{self.state.global_step}"
-        staging = root / STAGING
-        if self.args.should_save:
-            shutil.rmtree(staging, ignore_errors=True)
-            staging.mkdir(parents=True)
-        self.accelerator.wait_for_everyone()
-        self._checkpoint_root = staging
-        try:
-            if self.state.best_global_step:
-                self.state.best_model_checkpoint = str(root / f"checkpoint-{self.state.best_global_step}")
-            super()._save_checkpoint(model, trial)
-        finally:
-            self._checkpoint_root = root
-        self.accelerator.wait_for_everyone()
-        if self.state.best_global_step:
-            self.state.best_model_checkpoint = str(root / f"checkpoint-{self.state.best_global_step}")
-        if self.args.should_save:
-            self.state.save_to_json(str(staging / name / "trainer_state.json"))
-            write_manifest(staging / name, {**self._facts(), "step": self.state.global_step, "saki": saki.__version__})
-            publish(staging / name, root / name)
-            shutil.rmtree(staging, ignore_errors=True)
-            rotate_checkpoints(
-                output_dir=str(root),
-                save_total_limit=self.args.save_total_limit,
-                best_model_checkpoint=self.state.best_model_checkpoint,
-                use_mtime=True,
-            )
+        root, step, writer = self._checkpoint_root, self.state.global_step, self.args.should_save
+        if step == self._saved_step:  # it is there already: nothing has been trained since
+            return
+        name = f"checkpoint-{step}"
+        best = f"checkpoint-{self.state.best_global_step}" if self.state.best_global_step else None
+        with staged_checkpoint(root, root / name, writer) as staging:
+            self.accelerator.wait_for_everyone()
+            self._checkpoint_root = staging
+            try:
+                super()._save_checkpoint(model, trial)
+            finally:
+                self._checkpoint_root = root
+            self.accelerator.wait_for_everyone()
+            if best:
+                self.state.best_model_checkpoint = str(root / best)
+            if writer:
+                self.state.save_to_json(str(staging / name / "trainer_state.json"))
+                facts = {"save_only_model": self.args.save_only_model, "step": step, "saki": saki.__version__}
+                write_manifest(staging / name, self._facts() | facts)
+                publish(staging / name, root / name)
+                rotate(root, self.args.save_total_limit, {name, best or name})
+        self._saved_step = step
         self.accelerator.wait_for_everyone()
 
     # ---- small things --------------------------------------------------------------------------------------------

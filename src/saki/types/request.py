@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
+
+from saki.types.exact import ExactOptions
+from saki.types.numbers import check_number
 
 BehaviorName = Literal["student", "bridge"]
 SolverName = Literal["newton", "bisection"]
@@ -27,6 +29,10 @@ class Prompt:
     sample_indices: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.token_ids, tuple) or any(not isinstance(index, int) for index in self.token_ids):
+            raise ValueError(
+                f"the token_ids of prompt {self.key} must be a tuple of ints; render text with a tokenizer"
+            )
         if not 0 <= self.key < 2**32:
             raise ValueError(f"prompt key must lie in [0, 2**32), got {self.key}")
         if not self.token_ids:
@@ -36,7 +42,7 @@ class Prompt:
 
 
 @dataclass(frozen=True)
-class RolloutRequest:
+class RolloutRequest(ExactOptions):
     """How to roll out. Together with the prompts and the weights it fixes every token.
 
     Attributes:
@@ -63,14 +69,11 @@ class RolloutRequest:
     score_teacher: bool = True
 
     def __post_init__(self) -> None:
-        if not 0 <= self.seed < 2**64:
-            raise ValueError(f"seed must lie in [0, 2**64), got {self.seed}")
-        if not (math.isfinite(self.trust_region_radius) and self.trust_region_radius >= 0.0):
-            raise ValueError(f"trust_region_radius must be finite and >= 0, got {self.trust_region_radius}")
+        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**64:
+            raise ValueError(f"seed must be a whole number in [0, 2**64), got {self.seed!r}")
+        check_number("trust_region_radius", self.trust_region_radius, least=0)
         for name in ("max_completion_length", "num_generations", "block_size"):
-            value = getattr(self, name)
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+            check_number(name, getattr(self, name), least=1, whole=True)
         if self.behavior not in ("student", "bridge"):
             raise ValueError(f"behavior must be 'student' or 'bridge', got {self.behavior!r}")
         if self.solver not in ("newton", "bisection"):

@@ -1,0 +1,45 @@
+"""What a resumed run must share with the one that wrote the checkpoint."""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+from saki.training.config import SakiConfig
+from saki.types import Prompt
+
+RESUME_FIELDS = (
+    "seed",
+    "prompts_per_step",
+    "num_generations",
+    "max_completion_length",
+    "max_prompt_length",
+    "trust_region_radius",
+    "radius_schedule",
+    "radius_anneal_steps",
+    "advantage_clip",
+)
+"""Settings of the configuration that decide what the steps do."""
+
+
+def resume_facts(args: SakiConfig, method: str, prompts: Sequence[Prompt]) -> dict[str, Any]:
+    """Facts to write into a checkpoint, and to compare with it on resume.
+
+    Args:
+        args: The configuration.
+        method: Name of the method.
+        prompts: The rendered prompts; their CRC-32 tells another data set, template or tokenizer.
+    """
+    crc32 = 0
+    for prompt in prompts:
+        crc32 = zlib.crc32(array("q", [prompt.key, len(prompt.token_ids), *prompt.token_ids]).tobytes(), crc32)
+    return {
+        "method": method,
+        **{name: getattr(args, name) for name in RESUME_FIELDS},
+        "num_prompts": len(prompts),
+        "prompts_crc32": crc32,
+        "data_seed": args.data_seed if args.data_seed is not None else args.seed,
+        "save_only_model": False,  # such a checkpoint lacks the optimizer, so no run can go on from it
+    }

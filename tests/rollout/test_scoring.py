@@ -1,0 +1,35 @@
+"""Scoring in pieces: logits within their budget, and the same scores for any budget."""
+
+from __future__ import annotations
+
+import torch
+
+from saki.rollout import HFDecoder, ResidentEngine, scoring
+from saki.types import Prompt, RolloutRequest
+from tests.tiny import VOCAB, tiny_pair
+
+
+def test_logits_stay_within_their_budget_and_the_budget_changes_nothing(monkeypatch):
+    student, teacher = tiny_pair(torch.float64)
+    engine = ResidentEngine(HFDecoder(student, VOCAB), HFDecoder(teacher, VOCAB), [1])
+    prompts = [Prompt(0, (2, 3, 4)), Prompt(1, (5,))]
+    batch = engine.generate(prompts, RolloutRequest(seed=1, max_completion_length=12, num_generations=2))
+    whole = engine.score(batch)
+
+    decoder = engine._teacher
+    forward, sizes = decoder.forward, []
+
+    def watched(*args):
+        logits = forward(*args)
+        sizes.append(logits.numel() * 8)
+        return logits
+
+    monkeypatch.setattr(decoder, "forward", watched)
+    budget = 3 * len(batch) * VOCAB * 8  # three positions
+    monkeypatch.setattr(scoring, "LOGITS_BUDGET", budget)
+    pieces = engine.score(batch)
+    assert len(sizes) > 3
+    assert max(sizes) == budget
+    mask = batch.response_mask
+    assert torch.allclose(pieces.logprobs[mask], whole.logprobs[mask], atol=1e-12)
+    assert torch.equal(pieces.mode_ids, whole.mode_ids)
