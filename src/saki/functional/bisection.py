@@ -37,7 +37,7 @@ def solve_bridge_bisection(
         for _ in range(num_waves):
             middle = 0.5 * (low + high)
             kl, log_partition, _ = problem.moments(middle)
-            feasible = kl <= problem.radius * (1 - problem.margin)
+            feasible = kl <= problem.radius * (1 - problem.rounding)
             low, high = torch.where(feasible, middle, low), torch.where(feasible, high, middle)
             kl_low = torch.where(feasible, kl, kl_low)
             log_partition_low = torch.where(feasible, log_partition, log_partition_low)

@@ -43,8 +43,15 @@ Solver = Callable[[Any], tuple[Tensor, Tensor, Tensor]]
 
 
 class Problem(Protocol):
-    """Rows between the end points, as a one-dimensional solver sees them. [R] float64 throughout."""
+    """Rows between the end points, as a one-dimensional solver sees them. [R] float64 throughout.
 
+    Attributes:
+        rounding: How far, relative, KL as computed may lie below KL.
+        margin: How far below the radius to aim, relative.
+        tolerance: How near to the aim is near enough, relative.
+    """
+
+    rounding: float
     margin: float
     tolerance: float
 
@@ -244,6 +251,7 @@ class BridgeProblem:
         """The same problem for some rows."""
         return BridgeProblem(*(getattr(self, field.name)[rows] for field in fields(BridgeProblem)))
 
+    rounding = 0.0
     margin = TARGET_MARGIN
     tolerance = TOLERANCE
 

@@ -11,7 +11,7 @@ The form with expm1 keeps KL to a relative 1e-5 down to a radius of 1e-5, where 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any
 
@@ -20,6 +20,12 @@ from torch import Tensor
 
 MAX_LOG_RATIO = 60.0
 """Rows with a larger log T/p anywhere are left to double precision, since exp(b r) would overflow."""
+
+LEAST_TEACHER = -200.0
+"""Rows with a smaller log T are left to double precision: their log-ratios span too much for float32."""
+
+NEAR_TEACHER = 1.05
+"""Up to this multiple of the radius KL(T||p) is taken again, in a form that does not cancel."""
 
 MIN_RADIUS = 1e-5
 """Smaller radii, in nats, are left to double precision."""
@@ -140,6 +146,7 @@ class SingleProblem:
     kl_teacher: Tensor
     passes: EagerPasses | CompiledPasses
 
+    rounding = TARGET_MARGIN
     margin = TARGET_MARGIN
     tolerance = TOLERANCE
 
@@ -166,7 +173,7 @@ class SingleProblem:
 def is_tame(log_p: Tensor, log_t: Tensor, radius: Tensor) -> Tensor:
     """[R] bool: rows that single precision takes. No zero, no NaN, no extreme ratio, no tiny radius."""
     # log T <= 0, so log T - log p above MAX_LOG_RATIO needs log p below its negative. A NaN compares as False.
-    bounded = (log_p.amin(dim=-1) >= -MAX_LOG_RATIO) & (log_t.amin(dim=-1) > -torch.inf)
+    bounded = (log_p.amin(dim=-1) >= -MAX_LOG_RATIO) & (log_t.amin(dim=-1) >= LEAST_TEACHER)
     return bounded & (radius >= MIN_RADIUS)
 
 
@@ -188,8 +195,13 @@ def solve_tame_rows(
     log_total_p, log_total_t = total_p.log(), total_t.log()
     kl_teacher = teacher / total_t - log_total_t + log_total_p
     r, slope, square = passes.center(p, r, center)
-    at_teacher = kl_teacher <= radius
     problem = SingleProblem(p, r, total_p, slope, square, radius, kl_teacher, passes)
+    if bool((kl_teacher <= NEAR_TEACHER * radius).any()):
+        # sum T log T/p cancels where T is close to p; the moments do not.
+        kl_teacher = problem.moments(torch.ones_like(radius))[0]
+        problem = replace(problem, kl_teacher=kl_teacher)
+    # Within the margin of the radius the solver decides, so that rounding cannot select a T beyond it.
+    at_teacher = kl_teacher <= radius * (1 - TARGET_MARGIN)
     open_rows = torch.nonzero(~at_teacher).flatten()
     beta = torch.ones_like(kl_teacher)
     # In terms of the centred r: q = T has A = log sum T - log sum p - center.
