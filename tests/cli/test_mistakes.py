@@ -371,9 +371,10 @@ def test_checkpoints(refused, argv, phrase):
     assert phrase in refused(["eval", "--num_problems", "1", *argv])
 
 
-def test_tokenizers_that_differ_are_told_apart_before_any_weight_is_read(refused):
-    words = ["rollout", "--model", "@cut_short", "--teacher_model", "@other_tokens"]
-    sentence = refused(words)
+@pytest.mark.parametrize("words", [["rollout"], train(model="@cut_short", teacher_model="@other_tokens")])
+def test_tokenizers_that_differ_are_told_apart_before_any_weight_is_read(refused, words):
+    pair = [] if "--model" in words else ["--model", "@cut_short", "--teacher_model", "@other_tokens"]
+    sentence = refused([*words, *pair])
     assert "tokenizers differ at 2 ids (first: 20: 't' against 's', 21: 's' against 't')" in sentence
     assert "use a pair that shares a tokenizer" in sentence
 
