@@ -163,7 +163,7 @@ class SakiTrainer(Trainer):
 
         Nothing here reads or moves global random state: on resume it is restored after the first call.
         """
-        if self.state.global_step >= self.state.max_steps:  # resumed from its last checkpoint, within an epoch
+        if 0 < self.state.max_steps <= self.state.global_step:  # resumed from its last checkpoint, within an epoch
             self.control.should_training_stop = True
             return [], None
         micro_items = [next(epoch_iterator) for _ in range(num_batches)]
