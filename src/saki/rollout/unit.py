@@ -13,7 +13,8 @@ from saki.rollout.decoder import Decoder
 from saki.rollout.protocol import EngineStats
 from saki.rollout.recorder import RolloutRecorder
 from saki.rollout.rows import Row, padded_prompts, row_keys
-from saki.rollout.verifier import take, verify_block
+from saki.rollout.skd import verify_requested
+from saki.rollout.verifier import take
 from saki.types import RolloutBatch, RolloutRequest
 
 COMPACT_BELOW = 0.75
@@ -135,14 +136,8 @@ class WorkUnit:
             log_t = normalized_log_probs(self._teacher_forward(teacher, prefix, self.starts, num_logits=width))
         self.stats.waves += 1
         with self.clock.phase("bridge"):
-            verified = verify_block(
-                torch.stack(drafted, dim=1),
-                log_t,
-                block,
-                self.keys,
-                self._positions(width),
-                self.request.trust_region_radius,
-                self.request.solver,
+            verified = verify_requested(
+                self.request, torch.stack(drafted, dim=1), log_t, block, self.keys, self._positions(width)
             )
         with self.clock.phase("rest"):
             self.stats.empty_residuals += verified.num_empty_residuals

@@ -10,7 +10,7 @@ from typing import Any
 from transformers import TrainingArguments
 
 from saki.methods import get_method
-from saki.objectives import constant, linear_anneal
+from saki.objectives import radius_schedule
 
 
 @dataclass
@@ -27,16 +27,20 @@ class SakiConfig(TrainingArguments):
         default="saki",
         metadata={"help": "Registered method (opd, trb, saki, ...) or package.module:attribute of your own."},
     )
+    method_options: dict[str, Any] | str | None = field(
+        default=None, metadata={"help": 'Options of the method (JSON), such as {"exopd_lambda": 1.1}; docs/methods.md.'}
+    )
     trust_region_radius: float = field(
         default=0.02, metadata={"help": "Bound on KL(q||p) at step 1, in nats. 0 rolls out the student alone."}
     )
     radius_schedule: str = field(
         default="linear",
-        metadata={"help": "How the radius changes: 'linear' to 0 over radius_anneal_steps, 'constant'."},
+        metadata={"help": "How the radius changes over radius_anneal_steps: linear, cosine, or constant."},
     )
     radius_anneal_steps: int = field(
-        default=50, metadata={"help": "Steps over which the linear schedule takes the radius to 0."}
+        default=50, metadata={"help": "Steps over which the radius falls to radius_floor."}
     )
+    radius_floor: float = field(default=0.0, metadata={"help": "Radius after radius_anneal_steps, in nats."})
     block_size: int = field(default=8, metadata={"help": "Proposals per verification wave (K)."})
     prompts_per_step: int = field(default=64, metadata={"help": "Prompts per optimizer step, over all ranks."})
     num_generations: int = field(default=8, metadata={"help": "Completions per prompt."})
@@ -84,7 +88,9 @@ class SakiConfig(TrainingArguments):
         Raises:
             ValueError: One sentence per mistake.
         """
-        get_method(self.method)
+        self.chat_template_kwargs = _json_object("chat_template_kwargs", self.chat_template_kwargs)
+        self.method_options = _json_object("method_options", self.method_options)
+        get_method(self.method, self.method_options)
         for name, least in (
             ("block_size", 1),
             ("prompts_per_step", 1),
@@ -99,8 +105,6 @@ class SakiConfig(TrainingArguments):
         ):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        if self.radius_schedule not in ("linear", "constant"):
-            raise ValueError(f"radius_schedule must be 'linear' or 'constant', got {self.radius_schedule!r}")
         if self.rollout_dtype not in ("auto", "float32", "bfloat16", "float64"):
             raise ValueError(f"rollout_dtype must be auto, float32, float64 or bfloat16, got {self.rollout_dtype!r}")
         if self.advantage_clip is not None and self.advantage_clip <= 0:
@@ -110,19 +114,8 @@ class SakiConfig(TrainingArguments):
         if self.auto_find_batch_size:
             raise ValueError("auto_find_batch_size would change the step's rollout; set per_device_train_batch_size")
         self.radius_at(1)
-        self._read_template_kwargs()
         super().__post_init__()
         self._derive_accumulation()
-
-    def _read_template_kwargs(self) -> None:
-        """The command line gives a JSON object."""
-        if isinstance(self.chat_template_kwargs, str):
-            try:
-                self.chat_template_kwargs = json.loads(self.chat_template_kwargs)
-            except json.JSONDecodeError as error:
-                raise ValueError(f"chat_template_kwargs is not valid JSON: {error}") from error
-        if not isinstance(self.chat_template_kwargs, dict | None):
-            raise ValueError(f"chat_template_kwargs must be a JSON object, got {self.chat_template_kwargs!r}")
 
     def _derive_accumulation(self) -> None:
         completions = self.prompts_per_step * self.num_generations
@@ -142,11 +135,23 @@ class SakiConfig(TrainingArguments):
 
     def radius_at(self, step: int) -> float:
         """Trust-region radius at an optimizer step (1-based), nats."""
-        if self.radius_schedule == "constant":
-            return constant(self.trust_region_radius, step)
-        return linear_anneal(self.trust_region_radius, step, self.radius_anneal_steps)
+        return radius_schedule(
+            self.radius_schedule, self.trust_region_radius, step, self.radius_anneal_steps, self.radius_floor
+        )
 
     @property
     def run_dir(self) -> Path:
         """The run folder."""
         return Path(str(self.output_dir))
+
+
+def _json_object(name: str, value: Any) -> dict[str, Any] | None:
+    """A mapping field; the command line gives it as a JSON object."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{name} is not valid JSON: {error}") from error
+    if not isinstance(value, dict | None):
+        raise ValueError(f"{name} must be a JSON object, got {value!r}")
+    return value

@@ -67,6 +67,7 @@ class StepRollouts:
             behavior=self._method.behavior,
             trust_region_radius=args.radius_at(step) if self._method.behavior == "bridge" else 0.0,
             block_size=args.block_size,
+            top_k=self._method.top_k,
         )
 
     def roll_out(self, items: Sequence[dict[str, int]], step: int) -> RolloutBatch:
@@ -101,7 +102,7 @@ class StepRollouts:
             suffix = f"-rank{args.process_index}" if args.world_size > 1 else ""
             path = args.run_dir / "rollouts" / f"step-{step:06d}{suffix}.parquet"
             write_rollouts(path, batch, {"method": self._method.name, "step": str(step)})
-        record_rollout(self._sums, batch)
+        record_rollout(self._sums, batch, bounded=self._method.behavior != "skd")
         self._check(batch, step)
         return batch
 

@@ -21,7 +21,6 @@ from saki.data import RenderedPrompts, collate_rollout, render_prompts
 from saki.functional import request_seed
 from saki.methods import Method, get_method
 from saki.models import load_causal_lm, load_tokenizer, plain_state, resolve_pair
-from saki.objectives import TokenTargets
 from saki.rollout import RolloutEngine
 from saki.training.callbacks import ConsoleCallback, MetricsFileCallback
 from saki.training.checkpoint import (
@@ -34,8 +33,8 @@ from saki.training.checkpoint import (
 )
 from saki.training.config import SakiConfig
 from saki.training.engines import resident_engine
-from saki.training.metrics import MetricSums, record_update
-from saki.training.policy import PolicyHead
+from saki.training.loss import method_parts
+from saki.training.metrics import MetricSums
 from saki.training.rollouts import StepRollouts, TrainingDivergedError
 from saki.training.sampler import CompletionDataset, StepSampler, keep_as_list
 from saki.types import RolloutBatch, RolloutRequest
@@ -51,6 +50,7 @@ RESUME_FIELDS = (
     "trust_region_radius",
     "radius_schedule",
     "radius_anneal_steps",
+    "radius_floor",
     "advantage_clip",
 )
 """Settings that a resumed run must share with the checkpoint; they decide what the steps do."""
@@ -110,7 +110,7 @@ class SakiTrainer(Trainer):
             teacher_model = load_causal_lm(teacher_model)
         if processing_class is None:
             raise ValueError("processing_class is needed when model is not a name; pass the student's tokenizer")
-        self.method = method or get_method(args.method)
+        self.method = method or get_method(args.method, args.method_options)  # type: ignore[arg-type]  # a dict by now
         self.pair = resolve_pair(model, teacher_model, processing_class, teacher_processing_class)
         logger.info("vocabulary: %d ids; stop ids: %s", self.pair.vocab_size, list(self.pair.stop_token_ids))
         for note in self.pair.notes:
@@ -144,7 +144,6 @@ class SakiTrainer(Trainer):
         self.remove_callback(PrinterCallback)
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(ConsoleCallback())
-        self._policy = PolicyHead(student, self.pair.vocab_size, args.loss_chunk_tokens)
         self.engine: RolloutEngine = engine or resident_engine(
             student,
             teacher_model,
@@ -154,6 +153,9 @@ class SakiTrainer(Trainer):
             max_batch_rows=args.rollout_batch_rows,
         )
         self.rollouts = StepRollouts(self.engine, self.method, self.prompts.prompts, args, self._sums)
+        self.facts, self.loss = method_parts(
+            self.method, student, teacher_model, self.pair, args, self._rollout_dtype(), self._sums
+        )
 
     # ---- data ----------------------------------------------------------------------------------------------------
 
@@ -173,14 +175,15 @@ class SakiTrainer(Trainer):
         step = self.state.global_step + 1
         self._sync_engine()
         batch = self.rollouts.roll_out([item for items in micro_items for item in items], step)
-        routes = self.method.route(batch)
+        columns = self.loss.step_columns(batch, self.facts.of(batch))
         num_valid = torch.tensor(batch.num_valid_tokens, device=device)
         num_valid = self.accelerator.reduce(num_valid, reduction="sum")
         micro_batches, begin = [], 0
         for items in micro_items:
             rows = range(begin, begin + len(items))
             micro: dict[str, Any] = {**collate_rollout(batch, rows, self._pad_token_id)}
-            micro["routes"] = routes[rows.start : rows.stop, : micro["response_mask"].shape[1]]
+            width = micro["response_mask"].shape[1]
+            micro.update({name: value[rows.start : rows.stop, :width] for name, value in columns.items()})
             micro_batches.append(micro)
             begin = rows.stop
         self._rollout_done_at = time.perf_counter()
@@ -207,22 +210,9 @@ class SakiTrainer(Trainer):
         Raises:
             TrainingDivergedError: If the loss is not finite.
         """
-        mask = inputs["response_mask"]
-        routes = inputs["routes"][mask]
-        targets = TokenTargets(
-            completion_ids=inputs["completion_ids"][mask],
-            teacher_mode_ids=inputs["teacher_mode_ids"][mask],
-            teacher_logprobs=inputs["teacher_logprobs"][mask],
-            student_logprobs=inputs["student_logprobs"][mask],
-        )
-        ids = torch.stack([targets.completion_ids, self.method.target_ids(routes, targets)], dim=1)
-        with self.accelerator.autocast():
-            logprobs = self._policy.logprobs(model, self.accelerator.unwrap_model(model), inputs, ids)
-        losses, clamped = self.method.token_losses(logprobs[:, 1], routes, targets, self._args.advantage_clip)
-        gap = (logprobs[:, 0].detach() - targets.student_logprobs).abs()
-        names = tuple(branch.name for branch in self.method.branches)
-        record_update(self._sums, names, routes, losses.detach(), clamped, gap)
-        count = num_items_in_batch if num_items_in_batch is not None else mask.sum()
+        unwrapped = self.accelerator.unwrap_model(model)
+        losses, logprobs = self.loss.token_losses(model, unwrapped, inputs, self.accelerator.autocast())
+        count = num_items_in_batch if num_items_in_batch is not None else inputs["response_mask"].sum()
         loss = losses.sum() / torch.as_tensor(count, device=losses.device).clamp(min=1) * self.accelerator.num_processes
         if not bool(torch.isfinite(loss)):
             raise TrainingDivergedError(
@@ -319,6 +309,8 @@ class SakiTrainer(Trainer):
         args = self._args
         return {
             "method": self.method.name,
+            "method_options": dict(self.method.options),
+            **self.facts.resume_facts,
             "num_prompts": len(self.prompts.prompts),
             **{name: getattr(args, name) for name in RESUME_FIELDS},
         }
