@@ -60,6 +60,7 @@ class RolloutArguments(PairArguments):
     dataset_split: str | None = option(None, "Split of the data set.")
     limit: int = option(16, "How many prompts.")
     method: str = option("saki", "Method whose behavior policy is sampled.")
+    method_options: str | None = option(None, 'Options of the method (JSON), such as {"top_k": 3}.')
     trust_region_radius: float = option(0.02, "Bound on KL(q||p), nats.")
     block_size: int = option(8, "Proposals per verification wave (K).")
     num_generations: int = option(4, "Completions per prompt.")

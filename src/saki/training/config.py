@@ -88,8 +88,8 @@ class SakiConfig(TrainingArguments):
         Raises:
             ValueError: One sentence per mistake.
         """
-        self.chat_template_kwargs = _json_object("chat_template_kwargs", self.chat_template_kwargs)
-        self.method_options = _json_object("method_options", self.method_options)
+        self.chat_template_kwargs = json_object("chat_template_kwargs", self.chat_template_kwargs)
+        self.method_options = json_object("method_options", self.method_options)
         get_method(self.method, self.method_options)
         for name, least in (
             ("block_size", 1),
@@ -145,7 +145,7 @@ class SakiConfig(TrainingArguments):
         return Path(str(self.output_dir))
 
 
-def _json_object(name: str, value: Any) -> dict[str, Any] | None:
+def json_object(name: str, value: Any) -> dict[str, Any] | None:
     """A mapping field; the command line gives it as a JSON object."""
     if isinstance(value, str):
         try:
