@@ -16,6 +16,7 @@ COMMANDS = {
     "train": "distil a teacher into a student",
     "rollout": "sample completions under a method's behavior policy",
     "eval": "evaluate a model alone on benchmarks",
+    "study": "compare methods over seeds and students, with intervals",
     "lab": "the embedded pair: show it, or rebuild it from a seed",
 }
 

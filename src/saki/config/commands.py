@@ -103,6 +103,14 @@ class DemoArguments:
 
 
 @dataclass
+class StudyArguments:
+    """``saki study``; what is studied stands in the study file."""
+
+    jobs: int = option(1, "Processes at once, each with one thread.")
+    tables_only: bool = option(False, "Train nothing: write the tables of the runs that are finished.")
+
+
+@dataclass
 class LabBuildArguments:
     """``saki lab build``."""
 
