@@ -95,16 +95,9 @@ def read_results(path: Path) -> list[SetScore]:
     table = pq.read_table(path)
     if table.schema.names != SCHEMA.names:
         raise ValueError(f"{path} has columns {table.schema.names}, expected {SCHEMA.names}")
-    return [
-        SetScore(
-            **{
-                name: tuple(value) if name == "num_right" else value
-                for name, value in row.items()
-                if name not in ("num_problems", "mean_at_k", "pass_at_k")
-            }
-        )
-        for row in table.to_pylist()
-    ]
+    derived = ("num_problems", "mean_at_k", "pass_at_k")
+    rows = [{name: value for name, value in row.items() if name not in derived} for row in table.to_pylist()]
+    return [SetScore(**{**row, "num_right": tuple(row["num_right"])}) for row in rows]
 
 
 @dataclass(frozen=True)

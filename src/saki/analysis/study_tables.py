@@ -222,10 +222,11 @@ def power_note(differences: Sequence[Difference], arms: Arms, trained: Sequence[
     known = sorted(count for count in counts if count is not None)
     if not single or not known:
         return "With one seed nothing can be said of run-to-run noise; run at least two."
+    needed = str(known[0]) if known[0] == known[-1] else f"{known[0]} to {known[-1]}"
     middle = known[len(known) // 2]
     return (
         f"Between seeds Mean@{k} of a method has a standard deviation of {100 * float(np.mean(single)):.2f} points. "
-        f"To find a difference of 1 point with 80% power at 5%, paired by seed, {known[0]} to {known[-1]} seeds are "
+        f"To find a difference of 1 point with 80% power at 5%, paired by seed, {needed} seeds are "
         f"needed (median {middle})."
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -10,7 +11,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 from saki.config.study import StudyRun
 
 POLL_SECONDS = 1.0
+WORKER_COMMAND = (sys.executable, "-m", "saki.cli.study_worker")
 
 
 @dataclass
@@ -63,13 +65,17 @@ class WorkerPool:
         runs: What to do, in this order.
         folder: Of the study: runs go to ``runs/``, what workers print to ``logs/``.
         jobs: Processes at once.
+        command: Starts a worker.
     """
 
-    def __init__(self, runs: Iterable[StudyRun], folder: Path, jobs: int) -> None:
+    def __init__(
+        self, runs: Iterable[StudyRun], folder: Path, jobs: int, command: Sequence[str] = WORKER_COMMAND
+    ) -> None:
         self.state = PoolState(deque(runs))
-        self._folder, self._jobs = folder, jobs
+        self._folder, self._jobs, self._command = folder, jobs, command
         self._events: queue.Queue[tuple[int, dict[str, Any]]] = queue.Queue()
         self._workers: dict[int, subprocess.Popen[str]] = {}
+        self._listeners: list[threading.Thread] = []
         self._next_worker = 0
 
     def carry_out(self, on_change: Callable[[PoolState], None]) -> None:
@@ -100,7 +106,7 @@ class WorkerPool:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         with (logs / f"worker-{worker}.log").open("a") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "saki.cli.study_worker"],
+                self._command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -108,13 +114,16 @@ class WorkerPool:
                 env=environment,
             )
         self._workers[worker] = process
-        threading.Thread(target=self._listen, args=(worker, process), daemon=True).start()
+        listener = threading.Thread(target=self._listen, args=(worker, process), daemon=True)
+        listener.start()
+        self._listeners.append(listener)
         return worker
 
     def _listen(self, worker: int, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
-        for line in process.stdout:
-            self._events.put((worker, json.loads(line)))
+        with process.stdout:
+            for line in process.stdout:
+                self._events.put((worker, json.loads(line)))
         process.wait()
         self._events.put((worker, {"event": "gone", "code": process.returncode}))
 
@@ -124,16 +133,14 @@ class WorkerPool:
         stdin = self._workers[worker].stdin
         assert stdin is not None
         task = {"run": json.dumps(run.to_json()), "folder": str(self._folder / "runs" / run.folder)}
-        try:
+        with contextlib.suppress(BrokenPipeError):  # a worker's end comes as an event
             stdin.write(json.dumps(task) + "\n")
             stdin.flush()
-        except BrokenPipeError:
-            pass  # its end is on the way as an event
 
     def _take(self, worker: int, event: dict[str, Any]) -> None:
         progress = self.state.running.get(worker)
         if event["event"] == "gone":
-            self._workers.pop(worker, None)
+            _close_input(self._workers.pop(worker))
             if progress is not None:
                 del self.state.running[worker]
                 reason = f"its process ended with code {event['code']}; see logs/worker-{worker}.log"
@@ -153,10 +160,18 @@ class WorkerPool:
 
     def _stop(self) -> None:
         for process in self._workers.values():
-            if process.stdin is not None:
-                process.stdin.close()  # a worker ends with its input
+            _close_input(process)  # a worker ends with its input
         for process in self._workers.values():
             try:
                 process.wait(timeout=10)
             except subprocess.TimeoutExpired:
                 process.kill()
+                process.wait()
+        for listener in self._listeners:
+            listener.join()
+
+
+def _close_input(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # what was not sent is of no use to a worker that is gone
+        process.stdin.close()

@@ -87,7 +87,8 @@ class StudyRun:
 
     def to_json(self) -> dict[str, Any]:
         """All fields, as JSON values."""
-        return json.loads(json.dumps(dataclasses.asdict(self)))  # type: ignore[no-any-return]
+        values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        return values
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> StudyRun:
@@ -235,14 +236,8 @@ def _runs(keys: StudyKeys, arms: Sequence[StudyArm], seeds: Sequence[int]) -> tu
         "num_samples": keys.num_samples,
         "max_new_tokens": keys.max_new_tokens,
     }
-    untrained: dict[str, Any] = {
-        **shared,
-        "method": "",
-        "settings": {},
-        "max_steps": 0,
-        "evaluate_at": (),
-        "seed": seeds[0],
-    }
+    untrained: dict[str, Any] = {**shared, "max_steps": 0, "evaluate_at": ()}
+    untrained |= {"method": "", "settings": {}, "seed": seeds[0]}
     runs = []
     if keys.baselines:
         runs = [StudyRun(label=STUDENT, student=student, **untrained) for student in keys.students]
