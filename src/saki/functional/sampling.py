@@ -71,3 +71,19 @@ def draw_proposals(log_p: Tensor, uniforms: Tensor) -> Tensor:
     if uniforms.shape[-1] == log_p.shape[-1]:
         return exponential_race(log_p, uniforms)
     return inverse_cdf(log_p, uniforms.squeeze(-1))
+
+
+def draw_teacher_samples(log_t: Tensor, keys: RowKeys, positions: Tensor) -> Tensor:
+    """Draw v ~ T at each position, in stream TEACHER_SAMPLE (Appendix F).
+
+    Args:
+        log_t: [R, V] float64 log-probs.
+        keys: Identity of the R rows.
+        positions: [R] absolute response positions.
+
+    Returns:
+        [R] int64.
+    """
+    vocab_size = log_t.shape[-1]
+    uniforms = keyed_uniforms(keys, positions, Stream.TEACHER_SAMPLE, vocab_size if vocab_size <= RACE_MAX_VOCAB else 1)
+    return draw_proposals(log_t, uniforms)
