@@ -90,3 +90,17 @@ def draw_proposals(log_p: Tensor, uniforms: Tensor) -> Tensor:
         [B] int64.
     """
     return draw(log_p, uniforms)
+
+
+def draw_teacher_samples(log_t: Tensor, keys: RowKeys, positions: Tensor) -> Tensor:
+    """Draw v ~ T at each position, in stream TEACHER_SAMPLE (Appendix F).
+
+    Args:
+        log_t: [R, V] log-probs.
+        keys: Identity of the R rows.
+        positions: [R] absolute response positions.
+
+    Returns:
+        [R] int64.
+    """
+    return draw(log_t, uniforms_of_draw(keys, positions, Stream.TEACHER_SAMPLE, log_t.shape[-1]))

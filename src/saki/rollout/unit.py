@@ -15,7 +15,8 @@ from saki.rollout.prompt_cache import PromptCache
 from saki.rollout.protocol import EngineStats
 from saki.rollout.recorder import RolloutRecorder
 from saki.rollout.rows import Row, row_keys
-from saki.rollout.verifier import VerifiedBlock, take, verify_block
+from saki.rollout.skd import verify_requested
+from saki.rollout.verifier import VerifiedBlock, take
 from saki.types import RolloutBatch, RolloutRequest
 
 COMPACT_BELOW = 0.75
@@ -246,10 +247,8 @@ class WorkUnit:
         return normalized_log_probs(logits)
 
     def _verify(self, log_p: Tensor, log_t: Tensor, block: Tensor) -> VerifiedBlock:
-        """Bridge and coupling of a block of proposals [R, K] at the rows' present positions."""
-        positions = self._positions(block.shape[1])
-        radius = self.request.trust_region_radius
-        return verify_block(log_p, log_t, block, self.keys, positions, radius, self.request.solver)
+        """Verify a block of proposals [R, K] at the rows' present positions."""
+        return verify_requested(self.request, log_p, log_t, block, self.keys, self._positions(block.shape[1]))
 
     def _commit(self, counts: Tensor, broken: Tensor, tokens: Tensor, **metadata: Tensor) -> None:
         """Cut the block at the cap and at the first stop token, record it, advance, and see which rows end."""
