@@ -12,6 +12,7 @@ its mean under p, both b A' and A are of the size of KL, so float64 keeps KL to 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -20,6 +21,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from saki.functional.devices import reads_back
 from saki.functional.single import EagerPasses, compiled_passes, is_tame, solve_tame_rows
 
 TARGET_MARGIN = 2e-6
@@ -29,6 +31,10 @@ TOLERANCE = 1e-6
 """A row has converged when KL is within this relative distance of the aim."""
 
 MAX_STEPS = 60
+
+DEVICE_STEPS = 16
+"""Steps where the host cannot see whether rows have converged; a row that has not keeps its best feasible beta."""
+
 TEACHER_START = 0.95
 
 CHUNK_ELEMENTS = {"cpu": 2**16, "cuda": 2**24}
@@ -174,19 +180,30 @@ def solve_by(log_p: Tensor, log_t: Tensor, radius: float | Tensor, solver: Solve
             "use numerics.normalized_log_probs"
         )
     shape, vocab = log_p.shape[:-1], log_p.shape[-1]
+    _check_radius(radius)
     radius = torch.as_tensor(radius, dtype=torch.float64, device=log_p.device).expand(shape).reshape(-1)
-    if not bool((torch.isfinite(radius) & (radius >= 0)).all()):
-        raise ValueError("trust-region radius must be finite and >= 0 at every row")
     size = max(1, CHUNK_ELEMENTS.get(log_p.device.type, CHUNK_ELEMENTS["cuda"]) // vocab)
     rows = log_p.reshape(-1, vocab), log_t.reshape(-1, vocab), radius
     solve_rows: Callable[[Tensor, Tensor, Tensor], Bridge]
-    if log_p.dtype == torch.float32:
+    if log_p.dtype == torch.float64:
+        solve_rows = partial(_solve_rows, solver=solver)
+    elif reads_back(log_p.device):
         solve_rows = _SinglePrecision(vocab, size, log_p.device, solver, compiled)
         size = COMPILED_ROWS if compiled else size
     else:
-        solve_rows = partial(_solve_rows, solver=solver)
+        # Which rows single precision takes would have to be read back; accelerators are fast enough at float64.
+        solve_rows = partial(_solve_renormalised, solver=solver)
     parts = [solve_rows(*group) for group in zip(*(value.split(size) for value in rows), strict=True)]
     return _join(parts, shape)
+
+
+def _check_radius(radius: float | Tensor) -> None:
+    if isinstance(radius, Tensor):
+        good = bool((torch.isfinite(radius) & (radius >= 0)).all())
+    else:
+        good = 0 <= radius < math.inf
+    if not good:
+        raise ValueError("trust-region radius must be finite and >= 0 at every row")
 
 
 def _join(parts: list[Bridge], shape: torch.Size) -> Bridge:
@@ -206,7 +223,7 @@ class _SinglePrecision:
         tame = is_tame(log_p, log_t, radius)
         if bool(tame.all()):
             return self._tame(log_p, log_t, radius)
-        bridge = self._wild(log_p, log_t, radius)
+        bridge = _solve_renormalised(log_p, log_t, radius, self.solver)
         if not bool(tame.any()):
             return bridge
         # A row's numbers do not depend on its neighbours: tame rows take the single path here as well.
@@ -216,17 +233,19 @@ class _SinglePrecision:
             getattr(bridge, field.name)[rows] = getattr(part, field.name)
         return bridge
 
-    def _wild(self, log_p: Tensor, log_t: Tensor, radius: Tensor) -> Bridge:
-        p, t = torch.log_softmax(log_p.double(), dim=-1), torch.log_softmax(log_t.double(), dim=-1)
-        bridge = _solve_rows(p, t, radius, self.solver)
-        # A of the log-probs as given, which sum to 1 up to their own rounding.
-        shift = torch.logsumexp(log_t.double(), dim=-1) - torch.logsumexp(log_p.double(), dim=-1)
-        shift = torch.where(torch.isfinite(shift) & (bridge.beta > 0), bridge.beta * shift, 0.0)
-        return replace(bridge, log_partition=bridge.log_partition + shift)
-
     def _tame(self, log_p: Tensor, log_t: Tensor, radius: Tensor) -> Bridge:
         beta, log_partition, kl, tv = solve_tame_rows(log_p, log_t, radius, self.solver, self.passes)
         return Bridge(beta=beta, log_partition=log_partition, kl=kl.clamp(min=0.0), tv=tv)
+
+
+def _solve_renormalised(log_p: Tensor, log_t: Tensor, radius: Tensor, solver: Solver) -> Bridge:
+    """float32 rows in double precision: the bridge of the laws that they mean, for the log-probs as given."""
+    p, t = torch.log_softmax(log_p.double(), dim=-1), torch.log_softmax(log_t.double(), dim=-1)
+    bridge = _solve_rows(p, t, radius, solver)
+    # The log-probs as given sum to 1 up to their own rounding, and A belongs to them.
+    shift = torch.logsumexp(log_t.double(), dim=-1) - torch.logsumexp(log_p.double(), dim=-1)
+    shift = torch.where(torch.isfinite(shift) & (bridge.beta > 0), bridge.beta * shift, 0.0)
+    return replace(bridge, log_partition=bridge.log_partition + shift)
 
 
 @dataclass(frozen=True)
@@ -282,7 +301,8 @@ def _solve_rows(log_p: Tensor, log_t: Tensor, radius: Tensor, solver: Solver) ->
     # 0 up to rounding; at a radius of 1e-8 that rounding would show in KL.
     log_total = p.sum(dim=-1).log()
     # The common case has no zero anywhere and needs no masks. A NaN is not a zero and passes through.
-    has_zeros = bool(torch.isneginf(log_p).any() | torch.isneginf(log_t).any())
+    looks = reads_back(log_p.device)
+    has_zeros = not looks or bool(torch.isneginf(log_p).any() | torch.isneginf(log_t).any())
     if has_zeros:
         common = ~(torch.isneginf(log_p) | torch.isneginf(log_t))
         restricted_log_p, log_mass_p = _restrict(log_p, p, common)
@@ -303,14 +323,18 @@ def _solve_rows(log_p: Tensor, log_t: Tensor, radius: Tensor, solver: Solver) ->
         problem.r.masked_fill_(~common, 0.0)
 
     beta = at_teacher.to(torch.float64)
-    open_rows = torch.nonzero(~(at_student | at_teacher)).flatten()
-    if open_rows.numel():
-        every = open_rows.numel() == beta.numel()
-        beta[open_rows] = solver(problem if every else problem.select(open_rows))[0]
+    is_open = ~(at_student | at_teacher)
+    if looks:
+        open_rows = torch.nonzero(is_open).flatten()
+        if open_rows.numel():
+            every = open_rows.numel() == beta.numel()
+            beta[open_rows] = solver(problem if every else problem.select(open_rows))[0]
+    else:
+        beta = torch.where(is_open, solver(problem)[0], beta)
     weights, kl, log_partition, _ = problem.sums(beta)
     q = weights.mul_((-log_partition).exp().unsqueeze(-1))
     log_partition = log_partition + beta * (center + log_mass_t - log_mass_p) + log_mass_p
-    if bool(at_teacher.any()):
+    if not looks or bool(at_teacher.any()):
         # By selection again: q = T_C, so that equal laws have TV 0 exactly.
         rows = at_teacher.unsqueeze(-1)
         q = torch.where(rows, t_common, q)
@@ -354,7 +378,8 @@ def _newton(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
     beta = torch.where(near_teacher >= TEACHER_START, near_teacher, (near_student * near_teacher).sqrt())
     beta = torch.where(torch.isfinite(beta), beta, 0.5 * one).clamp(min=1e-12, max=1 - 1e-12)
     last_error = torch.full_like(aim, torch.inf)
-    for _ in range(MAX_STEPS):
+    looks = reads_back(aim.device)
+    for _ in range(MAX_STEPS if looks else DEVICE_STEPS):
         kl, log_partition, variance = problem.moments(beta)
         # An overflow far out gives no number; such a beta is not feasible.
         feasible = kl <= aim
@@ -362,7 +387,7 @@ def _newton(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
         result, result_kl = torch.where(better, beta, result), torch.where(better, kl, result_kl)
         result_a = torch.where(better, log_partition, result_a)
         done = done | ((kl - aim).abs() <= slack)
-        if bool(done.all()):
+        if looks and bool(done.all()):
             break
         low = torch.where(feasible, torch.maximum(low, beta), low)
         high = torch.where(feasible, high, torch.minimum(high, beta))

@@ -74,6 +74,10 @@ class Decoder(Protocol):
         """
         ...
 
+    def cache_bytes(self, num_slots: int) -> int:
+        """Bytes of one row of a cache with so many positions."""
+        ...
+
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Every tensor that defines the model, in a fixed order, tied ones once."""
         ...
@@ -158,6 +162,13 @@ class HFDecoder:
             self._cache_name: cache,
         }
 
+    def cache_bytes(self, num_slots: int) -> int:
+        """See :meth:`Decoder.cache_bytes`; measured on a cache of one position."""
+        cache = self.new_cache(1, 1)
+        zero = torch.zeros(1, dtype=torch.long, device=self.device)
+        self.forward(zero.unsqueeze(0), zero, cache, 1, 1)
+        return cache.num_bytes * num_slots
+
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """See :meth:`Decoder.named_tensors`."""
         yield from plain_state(self.model)
@@ -211,6 +222,10 @@ class TableDecoder:
         logits = self.model.logits(cache.tokens[:, :visible].clamp(min=0))
         wanted = positions[:, queries - num_logits :].unsqueeze(-1).expand(-1, -1, self.vocab_size)
         return logits.gather(1, wanted)
+
+    def cache_bytes(self, num_slots: int) -> int:
+        """See :meth:`Decoder.cache_bytes`."""
+        return self.new_cache(1, num_slots).num_bytes
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """See :meth:`Decoder.named_tensors`."""

@@ -6,18 +6,26 @@ import torch
 from torch import Tensor
 
 from saki.functional import Bridge, RowKeys, draw_teacher_samples, kl_divergence, total_variation
+from saki.functional.devices import reads_back
 from saki.rollout.verifier import VerifiedBlock, modes, take, verify_block
 from saki.types import RolloutRequest
 
 
 def verify_requested(
-    request: RolloutRequest, log_p: Tensor, log_t: Tensor, proposals: Tensor, keys: RowKeys, positions: Tensor
+    request: RolloutRequest,
+    log_p: Tensor,
+    log_t: Tensor,
+    proposals: Tensor,
+    keys: RowKeys,
+    positions: Tensor,
+    compiled: bool = False,
 ) -> VerifiedBlock:
     """Verify a block under the behavior that a request asks for: the bridge or SKD."""
     if request.behavior == "skd":
         assert request.top_k is not None
         return verify_skd_block(log_p, log_t, proposals, keys, positions, request.top_k)
-    return verify_block(log_p, log_t, proposals, keys, positions, request.trust_region_radius, request.solver)
+    radius, solver = request.trust_region_radius, request.solver
+    return verify_block(log_p, log_t, proposals, keys, positions, radius, solver, compiled)
 
 
 def verify_skd_block(
@@ -52,11 +60,12 @@ def verify_skd_block(
 
     tokens = proposals.clone()
     corrections = torch.zeros_like(accepted)
-    rows = torch.nonzero(rejected & ~broken).flatten()
-    if rows.numel():
-        where = at[rows]
-        tokens[rows, where] = draw_teacher_samples(log_t[rows, where], keys.select(rows), positions[rows, where])
-        corrections[rows, where] = True
+    drawn = rejected & ~broken
+    rows = torch.nonzero(drawn).flatten() if reads_back(log_p.device) else every
+    where = at[rows]
+    draws = draw_teacher_samples(log_t[rows, where], keys.select(rows), positions[rows, where])
+    tokens[rows, where] = torch.where(drawn[rows], draws, proposals[rows, where])
+    corrections[rows, where] = drawn[rows]
 
     log_q = _behavior(log_p, log_t, inside)
     zero = torch.zeros_like(log_q[..., 0], dtype=torch.float64)
@@ -72,7 +81,7 @@ def verify_skd_block(
         bridge=Bridge(beta=zero, log_partition=zero, kl=kl, tv=tv),
         acceptance=accepted.double(),
         broken=broken,
-        num_empty_residuals=0,
+        num_empty_residuals=torch.zeros((), dtype=torch.long, device=log_p.device),
         num_solved=0,
     )
 

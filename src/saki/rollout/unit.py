@@ -14,7 +14,7 @@ from saki.rollout.decoder import Decoder
 from saki.rollout.prompt_cache import PromptCache
 from saki.rollout.protocol import EngineStats
 from saki.rollout.recorder import RolloutRecorder
-from saki.rollout.rows import Row, row_keys
+from saki.rollout.rows import Row, row_keys, row_slots
 from saki.rollout.skd import verify_requested
 from saki.rollout.verifier import VerifiedBlock, take
 from saki.types import RolloutBatch, RolloutRequest
@@ -48,6 +48,7 @@ class WorkUnit:
         prefill_chunk: Prompt positions per prefill forward.
         num_slots: Rows that run at once.
         refill: Whether a freed slot takes the next row; without it the next rows wait until all slots are free.
+        compiled: Whether the bridge's passes are compiled.
     """
 
     def __init__(
@@ -62,10 +63,11 @@ class WorkUnit:
         prefill_chunk: int,
         num_slots: int,
         refill: bool = True,
+        compiled: bool = False,
     ) -> None:
         self.student, self.request, self.stop_ids = student, request, stop_ids
         self.teacher = None if request.student_only else teacher
-        self.stats, self.clock, self.refill = stats, clock, refill
+        self.stats, self.clock, self.refill, self.compiled = stats, clock, refill, compiled
         device = student.device
         float_dtype = torch.float64 if student.dtype == torch.float64 else torch.float32
         self.recorder = RolloutRecorder(rows, request, student.version, float_dtype, device)
@@ -81,12 +83,11 @@ class WorkUnit:
         # What the host knows of each slot: its row (or None), and the length of that row's prompt and completion.
         self.slots: list[int | None] = [None] * num_slots
         self.lengths = [0] * num_slots
+        self._empty_residuals = torch.zeros((), dtype=torch.long, device=device)
         self._noise: Tensor | None = None
         self._noise_used = 0
-        longest = max(len(row.prompt.token_ids) for row in rows)
-        places = longest + request.max_completion_length + request.block_size
         decoders = [student] if self.teacher is None else [student, self.teacher]
-        self.caches = [decoder.new_cache(num_slots, places) for decoder in decoders]
+        self.caches = [decoder.new_cache(num_slots, row_slots(rows, request)) for decoder in decoders]
         self.prompts = PromptCache(decoders, rows, stats, prefill_chunk)
 
     @property
@@ -102,6 +103,7 @@ class WorkUnit:
             else:
                 self._wave(self.teacher)
             on_finished(self._retire())
+        self.stats.empty_residuals += int(self._empty_residuals)
         self.stats.committed_tokens += int(self.recorder.lengths[:-1].sum())
         return self.recorder.batch()
 
@@ -199,7 +201,7 @@ class WorkUnit:
         with self.clock.phase("bridge"):
             verified = self._verify(log_p, log_t, block)
         with self.clock.phase("rest"):
-            self.stats.empty_residuals += verified.num_empty_residuals
+            self._empty_residuals = self._empty_residuals + verified.num_empty_residuals
             self.stats.solved_bridges += verified.num_solved
             self._commit(
                 verified.counts,
@@ -248,7 +250,9 @@ class WorkUnit:
 
     def _verify(self, log_p: Tensor, log_t: Tensor, block: Tensor) -> VerifiedBlock:
         """Verify a block of proposals [R, K] at the rows' present positions."""
-        return verify_requested(self.request, log_p, log_t, block, self.keys, self._positions(block.shape[1]))
+        return verify_requested(
+            self.request, log_p, log_t, block, self.keys, self._positions(block.shape[1]), self.compiled
+        )
 
     def _commit(self, counts: Tensor, broken: Tensor, tokens: Tensor, **metadata: Tensor) -> None:
         """Cut the block at the cap and at the first stop token, record it, advance, and see which rows end."""

@@ -21,6 +21,7 @@ from saki.functional import (
     solve_bridge,
     solve_bridge_bisection,
 )
+from saki.functional.devices import reads_back
 from saki.types.request import SolverName
 
 
@@ -41,7 +42,7 @@ class VerifiedBlock:
         bridge: Bridge of every committed position; NaN where it was not solved for.
         acceptance: Acceptance probability of the proposals.
         broken: [R] bool, True where position ``counts`` is NaN in one of the models.
-        num_empty_residuals: Rejections where no residual weight was positive; the proposal was kept.
+        num_empty_residuals: [] int64, rejections where no residual weight was positive; the proposal was kept.
         num_solved: Positions whose bridge was solved for; discarded ones that were accepted without it are not.
     """
 
@@ -55,7 +56,7 @@ class VerifiedBlock:
     bridge: Bridge
     acceptance: Tensor
     broken: Tensor
-    num_empty_residuals: int
+    num_empty_residuals: Tensor
     num_solved: int
 
 
@@ -102,19 +103,18 @@ def verify_block(
     bridge = bridges.bridge
     not_a_number = torch.isnan(bridge.beta)[every, at]
 
-    tokens = proposals.clone()
-    corrections = torch.zeros_like(accepted)
-    num_empty = 0
-    rows = torch.nonzero(rejected & ~not_a_number).flatten()
-    if rows.numel():
-        where = at[rows]
-        row_log_p = log_p[rows, where]
-        u = bridge_log_ratio(row_log_p, log_t[rows, where], bridge.beta[rows, where], bridge.log_partition[rows, where])
-        draws, has_weight = draw_residual(row_log_p, u, keys.select(rows), positions[rows, where])
-        num_empty = int((~has_weight).sum())
-        rows, where, draws = rows[has_weight], where[has_weight], draws[has_weight]
-        tokens[rows, where] = draws
-        corrections[rows, where] = True
+    # The residual at each row's first rejection; where the host may look, for rows that have one.
+    drawn = rejected & ~not_a_number
+    rows = torch.nonzero(drawn).flatten() if reads_back(log_p.device) else every
+    where = at[rows]
+    row_log_p = log_p[rows, where]
+    u = bridge_log_ratio(row_log_p, log_t[rows, where], bridge.beta[rows, where], bridge.log_partition[rows, where])
+    draws, has_weight = draw_residual(row_log_p, u, keys.select(rows), positions[rows, where])
+    replaced = drawn[rows] & has_weight
+    tokens, corrections = proposals.clone(), torch.zeros_like(accepted)
+    tokens[rows, where] = torch.where(replaced, draws, proposals[rows, where])
+    corrections[rows, where] = replaced
+    num_empty = (drawn[rows] & ~has_weight).sum()
 
     log_p_y, log_t_y = take(log_p, tokens), take(log_t, tokens)
     counts = torch.where(rejected, num_accepted + 1, num_accepted)
@@ -138,7 +138,8 @@ def verify_block(
 class LazyBridges:
     """The bridges of a block [R, K], solved for where they are asked for, each once.
 
-    On a CPU the rows asked for are gathered. On a GPU, where the host would have to wait to know them, all are solved.
+    On a CPU the rows asked for are gathered. On a GPU, where the host would have to wait to know them, all are
+    solved.
 
     Args:
         log_p: [R, K, V] student log-probs.
@@ -159,7 +160,7 @@ class LazyBridges:
         shape = log_p.shape[:-1]
         self._solved = torch.zeros(shape, dtype=torch.bool, device=log_p.device)
         self.bridge = Bridge(*(log_p.new_full(shape, torch.nan, dtype=torch.float64) for _ in fields(Bridge)))
-        if log_p.device.type != "cpu":
+        if not reads_back(log_p.device):
             self.bridge, self.num_solved = self._solve(log_p, log_t, radius), self._solved.numel()
 
     def require(self, positions: Tensor) -> None:
