@@ -79,6 +79,7 @@ def test_differences_are_paired_and_carry_the_power_note(arms):
     assert "SAKI - Random-TM" in found
     assert found["OPD - TRB"][-1] == "3"
     assert "80% power" in table.notes[-1]
+    assert "known badly" in table.notes[-1]
     single = {label: each.restrict([0]) for label, each in arms.items()}
     assert "run at least two" in study_tables({"lab": single}, "trb", 8)[-1].notes[-1]
 

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 
@@ -169,8 +170,11 @@ def test_a_killed_study_goes_on_and_gives_the_same_tables(tmp_path):
     deadline = time.monotonic() + 300
     while not half_done.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
+    workers = psutil.Process(process.pid).children()
+    assert workers
     process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.communicate()
+    assert psutil.wait_procs(workers, timeout=20)[1] == []  # a killed study leaves no worker behind
     done = {each: each.stat().st_mtime_ns for each in runs.rglob(RESULT)}
     assert 1 <= len(done) < 6
     again = outcome(study_process(path, tmp_path / "killed"))

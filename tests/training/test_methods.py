@@ -131,6 +131,15 @@ def test_exopd_with_lambda_one_is_opd_to_the_bit(tmp_path):
     assert any(not torch.equal(trained[0][key], trained[2][key]) for key in trained[0])
 
 
+def test_teacher_sampled_without_corrections_is_opd_to_the_bit(tmp_path):
+    trained = []
+    for name in ("opd", "teacher_sampled"):
+        run = trainer(tmp_path / name, name, max_steps=2, trust_region_radius=0.0)
+        run.train()
+        trained.append(weights(run))
+    assert all(torch.equal(trained[0][key], trained[1][key]) for key in trained[0])
+
+
 def test_trb_and_saki_share_the_first_rollout(tmp_path):
     batches = []
     for name in ("trb", "saki", "random_tm", "tv_weighted_tm", "teacher_sampled", "saki_rkl_full"):

@@ -31,6 +31,9 @@ UNTRAINED = ("teacher", "student")
 PLACEMENTS = ("trb", "random_tm", "tv_weighted_tm", "saki")
 CORRECTIONS = ("trb", "teacher_sampled", "saki")
 
+FEW_SEEDS = 5
+"""With fewer seeds a standard deviation between seeds says little."""
+
 Arms = Mapping[str, Sample]
 """By label, the arms of one student, the untrained models among them."""
 
@@ -219,6 +222,7 @@ def power_note(differences: Sequence[Difference], arms: Arms, trained: Sequence[
     """What the noise seen means for the number of seeds."""
     single = [value.seed_sd for value in (spread(arms[label].mean) for label in trained) if value.num_seeds > 1]
     counts = [each.num_seeds_for_a_point for each in differences]
+    least = min((each.spread.num_seeds for each in differences), default=0)
     known = sorted(count for count in counts if count is not None)
     if not single or not known:
         return "With one seed nothing can be said of run-to-run noise; run at least two."
@@ -228,6 +232,7 @@ def power_note(differences: Sequence[Difference], arms: Arms, trained: Sequence[
         f"Between seeds Mean@{k} of a method has a standard deviation of {100 * float(np.mean(single)):.2f} points. "
         f"To find a difference of 1 point with 80% power at 5%, paired by seed, {needed} seeds are "
         f"needed (median {middle})."
+        + (" From so few seeds the noise itself is known badly." if least < FEW_SEEDS else "")
     )
 
 
@@ -236,9 +241,11 @@ def _own_name(name: str, student: str, students: Mapping[str, Arms]) -> str:
 
 
 def _ranks(values: Mapping[str, float]) -> dict[str, int]:
-    """1 for the best, 2 for the second best; equal values share a rank."""
+    """1 for the best, 2 for the second best; equal values share a rank, and nothing is marked where all are equal."""
     order = sorted(set(values.values()), reverse=True)[:2]
-    return {label: order.index(value) + 1 for label, value in values.items() if value in order and len(values) > 1}
+    if len(order) < 2:
+        return {}
+    return {label: order.index(value) + 1 for label, value in values.items() if value in order}
 
 
 def _percent(value: Spread, digits: int = 1) -> str:

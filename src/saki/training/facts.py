@@ -63,7 +63,7 @@ class StepFacts:
         samples = torch.full_like(batch.completion_ids, -1)
         corrections = batch.correction_mask & batch.response_mask
         rows = torch.nonzero(corrections.any(dim=1)).flatten()
-        for chosen in rows.split(self._max_batch_rows):
+        for chosen in rows.split(self._max_batch_rows) if rows.numel() else ():  # nothing splits into one empty piece
             part = batch.select(chosen)
             keys = RowKeys(batch.seed, part.prompt_keys, part.sample_indices)
             drawn, _ = read_rows(self._teacher, part, _TeacherDraws(keys, self._teacher.device))

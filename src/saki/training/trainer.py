@@ -171,9 +171,12 @@ class SakiTrainer(Trainer):
         step = self.state.global_step + 1
         self._sync_engine()
         batch = self.rollouts.roll_out([item for items in micro_items for item in items], step)
+        num_whole = sum(reason != "nan" for reason in batch.finish_reasons)
+        counts = torch.tensor([batch.num_valid_tokens, num_whole], device=device)
+        num_valid, num_whole = self.accelerator.reduce(counts, reduction="sum")
+        if int(num_whole) == 0:
+            raise self.rollouts.diverged(f"every completion of step {step} ended early because a model gave NaN")
         columns = self.loss.step_columns(batch, self.facts.of(batch))
-        num_valid = torch.tensor(batch.num_valid_tokens, device=device)
-        num_valid = self.accelerator.reduce(num_valid, reduction="sum")
         micro_batches, begin = [], 0
         for items in micro_items:
             rows = range(begin, begin + len(items))
