@@ -16,8 +16,8 @@ ROWS, WIDTH, VOCAB, TOP_K = 300, 5, 6, 4
 @pytest.fixture(scope="module")
 def block():
     generator = torch.Generator().manual_seed(0)
-    log_p = normalized_log_probs(torch.randn(ROWS, WIDTH, VOCAB, generator=generator))
-    log_t = normalized_log_probs(torch.randn(ROWS, WIDTH, VOCAB, generator=generator))
+    log_p = normalized_log_probs(torch.randn(ROWS, WIDTH, VOCAB, generator=generator).double())
+    log_t = normalized_log_probs(torch.randn(ROWS, WIDTH, VOCAB, generator=generator).double())
     proposals = torch.multinomial(log_p.exp().flatten(0, 1), 1, generator=generator).view(ROWS, WIDTH)
     keys = RowKeys(3, torch.arange(ROWS), torch.zeros(ROWS, dtype=torch.long))
     return log_p, log_t, proposals, keys, torch.arange(WIDTH).expand(ROWS, -1) + 7
