@@ -40,3 +40,12 @@ def tiny_pair(dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
 def tiny_rows(num: int) -> list[dict[str, str]]:
     """Plain prompts of one to five words."""
     return [{"prompt": " ".join("abcdefgh"[(i * 3 + j) % 8] for j in range(1 + i % 5))} for i in range(num)]
+
+
+def logprobs_of(targets: torch.Tensor) -> Any:
+    """A reader for ``PolicyHead.read``: log-probs of ids [N, M], M for each position."""
+
+    def read(logits: torch.Tensor, which: slice) -> torch.Tensor:
+        return torch.log_softmax(logits, dim=-1).gather(-1, targets[which])
+
+    return read

@@ -304,7 +304,7 @@ def test_configuration_files(refused, argv, phrase):
     (train(trust_region_radius=-1), "trust_region_radius must be at least 0"),
     (train(trust_region_radius="nan"), "trust_region_radius must be finite"),
     (train(trust_region_radius="inf"), "trust_region_radius must be finite"),
-    (train(radius_schedule="cosine"), "radius_schedule must be 'linear' or 'constant'"),
+    (train(radius_schedule="cosinus"), "radius_schedule"),
     (train(radius_anneal_steps=0), "radius_anneal_steps must be at least 1"),
     (train(advantage_clip="nan"), "advantage_clip must be finite"),
     (train(prompts_per_step=3), "must be a multiple of per_device_train_batch_size"),

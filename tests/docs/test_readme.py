@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from saki.cli.main import COMMANDS
+from saki.config.study import read_study
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "README.md").read_text()
@@ -24,6 +25,8 @@ def test_commands_parse(line, monkeypatch, tmp_path):
     assert name in COMMANDS
     if name == "lab":
         return
+    if name == "study":
+        assert read_study(Path(words.pop(0))).runs
     if name == "train":
         words += ["--output_dir", str(tmp_path), "--use_cpu", "true"]
     importlib.import_module(f"saki.cli.{name}").parser().parse(words)

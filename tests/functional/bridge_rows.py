@@ -13,8 +13,9 @@ only. u e^u - expm1(u) itself cancels near 0; there its power series sum_{k>=2} 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -177,7 +178,7 @@ def _bfloat16(rows: int, vocab: int, radius: Tensor, g: torch.Generator) -> Pair
 
 def _at_the_edge(rows: int, vocab: int, radius: Tensor, g: torch.Generator) -> Pair:
     """T on the boundary of the region: KL(T||p) is the radius, give or take the solver's own margin."""
-    log_p, log_t = (normalized_log_probs(logits) for logits in _logits(rows, vocab, g))
+    log_p, log_t = (normalized_log_probs(logits.double()) for logits in _logits(rows, vocab, g))
     return log_p, log_q(log_p, log_t, solve_bridge(log_p, log_t, radius * _uniform(rows, 1 - 1e-6, 1 + 4e-6, g)[:, 0]))
 
 
@@ -214,7 +215,7 @@ def make_rows(vocab: int, kind: str, rows: int) -> tuple[Tensor, Tensor, Tensor]
     generator = torch.Generator().manual_seed(1000 * vocab + list(KINDS).index(kind))
     radius = torch.tensor(RADII, dtype=torch.float64).repeat(-(-rows // len(RADII)))[:rows]
     p, t = KINDS[kind](rows, vocab, radius, generator)
-    return normalized_log_probs(p), normalized_log_probs(t), radius
+    return normalized_log_probs(p.double()), normalized_log_probs(t.double()), radius
 
 
 def log_q(log_p: Tensor, log_t: Tensor, bridge: Bridge) -> Tensor:
@@ -327,9 +328,21 @@ def measure(log_p: Tensor, log_t: Tensor, radius: Tensor, bridge: Bridge) -> Mea
     )
 
 
+def measure_single(log_p: Tensor, log_t: Tensor, radius: Tensor, compiled: bool = False) -> Measured:
+    """Solve rows in float32, and measure the result as the law that their renormalised float32 log-probs mean."""
+    single_p, single_t = log_p.float(), log_t.float()
+    bridge = solve_bridge(single_p, single_t, radius, compiled=compiled)
+    totals = [torch.logsumexp(part.double(), dim=-1, keepdim=True) for part in (single_p, single_t)]
+    exact_p, exact_t = single_p.double() - totals[0], single_t.double() - totals[1]
+    # log_partition belongs to the log-probs as given; those of the exact laws are shifted.
+    shift = torch.where(bridge.beta > 0, bridge.beta * (totals[1] - totals[0]).squeeze(-1), 0.0)
+    return measure(exact_p, exact_t, radius, replace(bridge, log_partition=bridge.log_partition - shift))
+
+
 def main() -> None:
-    """Print the table, with a total for each vocabulary."""
+    """Print the table, with a total for each vocabulary; ``float32`` as an argument measures single precision."""
     torch.set_num_threads(1)
+    single = "float32" in sys.argv[1:]
     print(
         f"radii {', '.join(f'{radius:g}' for radius in RADII)} nats in turn; b=0, inner, b=1: rows by selected beta;\n"
         "excess: largest KL / radius - 1 of the inner rows; shortfall: largest 1 - KL / radius of them;\n"
@@ -343,7 +356,7 @@ def main() -> None:
         cells = []
         for _, kind, rows in (cell for cell in TABLE if cell[0] == vocab):
             row = make_rows(vocab, kind, rows)
-            cells.append((rows, measure(*row, solve_bridge(*row))))
+            cells.append((rows, measure_single(*row) if single else measure(*row, solve_bridge(*row))))
             _print_line(vocab, kind, *cells[-1])
         _print_line(vocab, "(all kinds)", *_together(cells))
         every += cells

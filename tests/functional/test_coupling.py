@@ -61,8 +61,8 @@ def test_residual_is_q_minus_p_on_the_positive_side():
 
 def test_screening_never_accepts_what_the_bridge_rejects():
     generator = torch.Generator().manual_seed(0)
-    log_p = normalized_log_probs(torch.randn(4000, 6, generator=generator) * 3)
-    log_t = normalized_log_probs(torch.randn(4000, 6, generator=generator) * 3)
+    log_p = normalized_log_probs(torch.randn(4000, 6, generator=generator).double() * 3)
+    log_t = normalized_log_probs(torch.randn(4000, 6, generator=generator).double() * 3)
     bridge = solve_bridge(log_p, log_t, 0.05)
     u = bridge_log_ratio(log_p, log_t, bridge.beta, bridge.log_partition)
     uniforms = torch.rand(4000, 6, generator=generator, dtype=torch.float64)

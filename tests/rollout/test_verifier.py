@@ -13,8 +13,8 @@ ROWS, WIDTH, VOCAB, RADIUS = 400, 5, 6, 0.3
 @pytest.fixture(scope="module")
 def block():
     generator = torch.Generator().manual_seed(0)
-    log_p = normalized_log_probs(torch.randn(ROWS, WIDTH, VOCAB, generator=generator) * 2)
-    log_t = normalized_log_probs(torch.randn(ROWS, WIDTH, VOCAB, generator=generator) * 2)
+    log_p = normalized_log_probs(torch.randn(ROWS, WIDTH, VOCAB, generator=generator).double() * 2)
+    log_t = normalized_log_probs(torch.randn(ROWS, WIDTH, VOCAB, generator=generator).double() * 2)
     proposals = torch.distributions.Categorical(logits=log_p).sample()
     keys = RowKeys(3, torch.arange(ROWS), torch.zeros(ROWS, dtype=torch.long))
     positions = torch.arange(WIDTH).expand(ROWS, -1) + 7

@@ -73,17 +73,33 @@ def enumerate_joint(
     return finished | open_
 
 
+def skd_law(p: np.ndarray, t: np.ndarray, top_k: int) -> np.ndarray:
+    """Keep a student's token among the teacher's top k, else draw from the teacher; no two entries of t are equal."""
+    kept = np.zeros_like(p)
+    top = np.argsort(-t)[:top_k]
+    kept[top] = p[top]
+    return kept + (1 - kept.sum()) * t
+
+
 def enumerate_law(
     student: NextLaw, teacher: NextLaw, prompt: tuple[int, ...], radius: float, length: int, stop_ids: set[int]
 ) -> dict[tuple[int, ...], float]:
     """Probability of every finished completion under the guided law: products of q, without any coupling."""
+    return enumerate_behavior(
+        lambda tokens: bridge_law(student(tokens), teacher(tokens), radius), prompt, length, stop_ids
+    )
+
+
+def enumerate_behavior(
+    behavior: NextLaw, prompt: tuple[int, ...], length: int, stop_ids: set[int]
+) -> dict[tuple[int, ...], float]:
+    """Probability of every finished completion when each token comes from ``behavior`` of all tokens before it."""
     finished: dict[tuple[int, ...], float] = {}
     open_: dict[tuple[int, ...], float] = {(): 1.0}
     for _ in range(length):
         grown: dict[tuple[int, ...], float] = {}
         for tokens, weight in open_.items():
-            q = bridge_law(student(prompt + tokens), teacher(prompt + tokens), radius)
-            for token, share in enumerate(q):
+            for token, share in enumerate(behavior(prompt + tokens)):
                 target = finished if token in stop_ids else grown
                 if share > 0:
                     target[(*tokens, token)] = weight * float(share)

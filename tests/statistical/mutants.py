@@ -121,8 +121,7 @@ class DiscardedStop(WorkUnit):
         proposed = torch.isin(metadata["proposal_ids"], self.stop_ids).any(dim=1)
         super()._commit(counts, broken, tokens, **metadata)
         ended = proposed & self.alive
-        for row in self.row_ids[ended].tolist():
-            self.recorder.finish(row, "stop")
+        self._codes = torch.where(ended, unit.STOP, torch.tensor(self._codes)).tolist()
         self.alive = self.alive & ~ended
 
 
@@ -180,9 +179,8 @@ class NeighbourCache(WorkUnit):
         super()._compact()
         if self.row_ids.shape[0] < before:
             turned = torch.arange(self.row_ids.shape[0]).flip(0)
-            self.student_cache.keep_rows(turned)
-            if self.teacher_cache is not None:
-                self.teacher_cache.keep_rows(turned)
+            for cache in self.caches:
+                cache.keep_rows(turned)
 
 
 class SharedRandomNumbers(WorkUnit):
@@ -190,7 +188,8 @@ class SharedRandomNumbers(WorkUnit):
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
-        self.keys = RowKeys(self.keys.seed, self.keys.prompt_keys, torch.zeros_like(self.keys.sample_indices))
+        keys = self.all_keys
+        self.all_keys = RowKeys(keys.seed, keys.prompt_keys, torch.zeros_like(keys.sample_indices))
 
 
 class StopOneLate(WorkUnit):

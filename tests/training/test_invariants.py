@@ -157,15 +157,22 @@ def test_both_models_read_the_ids_that_were_rendered_once(tmp_path, template, mo
     for row in range(len(batch)):
         assert batch.prompt_token_ids(row) == expected[int(batch.prompt_keys[row])]
         assert thought not in batch.prompt_token_ids(row)
-    # Both models' caches were fed the rows' prompts, position by position, before anything else.
-    units = [history for history in fed.values() if len(history) == len(batch)]
-    assert len(units) == 2
-    for history in units:
-        texts = [[row[i] for i in range(len(row))] for row in history.values()]
-        # The engine sorts nothing: rows come in the order of the request, which the trainer's batch keeps.
-        for row, text in enumerate(texts):
+    # A prompt of n ids goes through each model once, all but its last id; the last is the first that a row is fed.
+    order = list(dict.fromkeys(batch.prompt_keys.tolist()))
+    prompts = {int(batch.prompt_keys[row]): batch.prompt_token_ids(row) for row in range(len(batch))}
+    runs = [
+        history for history in fed.values() if len(history) == len(order) and all(0 in row for row in history.values())
+    ]
+    assert len(runs) == 2
+    for history in runs:
+        for key, row in zip(order, history.values(), strict=True):
+            assert [row[i] for i in range(len(prompts[key]) - 1)] == prompts[key][:-1]
+    rows = [history for history in fed.values() if len(history) == len(batch)]
+    assert len(rows) == 2
+    for history in rows:
+        for row, fed_ids in history.items():
             prompt = batch.prompt_token_ids(row)
-            assert text[: len(prompt)] == prompt
+            assert fed_ids[len(prompt) - 1] == prompt[-1]
 
 
 def free_port():

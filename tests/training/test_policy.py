@@ -7,7 +7,7 @@ import torch
 
 from saki.models import tiny_qwen3
 from saki.training.policy import PolicyHead
-from tests.tiny import VOCAB
+from tests.tiny import VOCAB, logprobs_of
 
 PROMPTS = [[3, 4, 5, 6], [7], [8, 9]]
 COMPLETIONS = [[10], [11, 12, 13, 14, 15, 1], [16, 1, 17]]
@@ -50,7 +50,7 @@ TARGETS = torch.tensor([[token, (token * 7) % VOCAB] for completion in COMPLETIO
 def run(dtype, inputs, chunk_tokens=4):
     model = model_of(dtype)
     head = PolicyHead(model, VOCAB, chunk_tokens)
-    logprobs = head.logprobs(model, model, inputs, TARGETS)
+    logprobs = head.read(model, model, inputs, logprobs_of(TARGETS))
     (logprobs * torch.arange(1.0, 1 + TARGETS.numel()).view_as(TARGETS)).sum().backward()
     return logprobs.detach(), {name: p.grad for name, p in model.named_parameters()}
 
@@ -93,9 +93,10 @@ def test_padding_ids_get_no_gradient_and_everything_is_finite(dtype):
     with torch.no_grad():
         model.lm_head.weight[VOCAB:] = 1e4  # their logits would be all that counts
     head = PolicyHead(model, VOCAB, 4)
-    logprobs = head.logprobs(model, model, inputs_of("outer"), TARGETS)
+    logprobs = head.read(model, model, inputs_of("outer"), logprobs_of(TARGETS))
     assert torch.isfinite(logprobs).all()
-    every = head.logprobs(model, model, inputs_of("outer"), torch.arange(VOCAB).expand(len(TARGETS), VOCAB))
+    ids = torch.arange(VOCAB).expand(len(TARGETS), VOCAB)
+    every = head.read(model, model, inputs_of("outer"), logprobs_of(ids))
     assert torch.allclose(every.exp().sum(dim=1), torch.ones(len(TARGETS), dtype=every.dtype), atol=1e-5)
     logprobs.sum().backward()
     assert not model.lm_head.weight.grad[VOCAB:].any()

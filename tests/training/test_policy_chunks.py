@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from saki.training.policy import PolicyHead
-from tests.tiny import VOCAB, tiny_pair
+from tests.tiny import VOCAB, logprobs_of, tiny_pair
 
 NUM_ROWS, PROMPT, RESPONSE = 3, 4, 9
 
@@ -31,7 +31,7 @@ def scored(chunk_tokens, lengths=(9, 4, 6)):
     head = student.get_output_embeddings()
     head.register_forward_hook(lambda module, args, output: rows.append(output.reshape(-1, output.shape[-1]).shape[0]))
     targets = batch["input_ids"][:, PROMPT:][batch["response_mask"]].unsqueeze(1)
-    logprobs = PolicyHead(student, VOCAB, chunk_tokens).logprobs(student, student, batch, targets)
+    logprobs = PolicyHead(student, VOCAB, chunk_tokens).read(student, student, batch, logprobs_of(targets))
     (-logprobs.sum()).backward()
     return logprobs.detach(), [parameter.grad for parameter in student.parameters()], max(rows, default=0)
 

@@ -19,6 +19,7 @@ COMMANDS = {
     "rollout": "sample completions under a method's behavior policy",
     "eval": "evaluate a model alone on benchmarks",
     "verify": "certify that the engine samples the exact law with a pair of models",
+    "study": "compare methods over seeds and students, with intervals",
     "lab": "the embedded pair: show it, or rebuild it from a seed",
 }
 

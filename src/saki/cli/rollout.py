@@ -16,6 +16,7 @@ from saki.functional import pinsker_bound, request_seed
 from saki.methods import get_method
 from saki.models import load_pair
 from saki.rollout import HFDecoder, ResidentEngine, write_rollouts
+from saki.training.config import json_object
 from saki.types import RolloutBatch, RolloutRequest
 
 SUMMARY = "Roll out prompts under the behavior policy of a method, and store every token with its metadata."
@@ -30,7 +31,7 @@ def parser() -> CommandParser:
 def run(argv: Sequence[str]) -> int:
     """Run the command."""
     common, args = parser().parse(argv)
-    method = get_method(args.method)
+    method = get_method(args.method, json_object("method_options", args.method_options))
     request = RolloutRequest(
         seed=request_seed(args.seed, "probe", 0),
         max_completion_length=args.max_completion_length,
@@ -39,6 +40,7 @@ def run(argv: Sequence[str]) -> int:
         trust_region_radius=args.trust_region_radius if method.behavior == "bridge" else 0.0,
         block_size=args.block_size,
         solver=args.solver,
+        top_k=method.top_k,
     )
     folder = fresh_folder(common.out, "saki rollout") if common.out else None
     rows = prompt_rows(args.dataset, args.dataset_split, args.seed)
@@ -73,11 +75,14 @@ def run(argv: Sequence[str]) -> int:
         "tokens_per_s": batch.num_valid_tokens / seconds,
         "correction_rate": float(batch.correction_mask.sum()) / max(batch.num_valid_tokens, 1),
         "mean_tv": float(batch.tv[batch.response_mask].double().mean()),
-        "pinsker_bound": pinsker_bound(batch.trust_region_radius),
         "truncated_share": batch.finish_reasons.count("length") / len(batch),
         "waves": stats.waves,
         "teacher_q_forwards": stats.teacher_q_forwards,
     }
+    bound = ""
+    if method.behavior != "skd":
+        summary["pinsker_bound"] = pinsker_bound(batch.trust_region_radius)
+        bound = f", Pinsker bound {summary['pinsker_bound']:.4f}"
     order = torch.argsort(batch.correction_mask.sum(dim=1), descending=True, stable=True)
     for row in order[: args.show].tolist():
         print(f"--- prompt {int(batch.prompt_keys[row])}, sample {int(batch.sample_indices[row])}", end=" ")
@@ -86,7 +91,7 @@ def run(argv: Sequence[str]) -> int:
     print(
         f"{summary['completions']} completions, {summary['tokens']} tokens, "
         f"{summary['tokens_per_s']:.0f} tokens/s; correction rate {summary['correction_rate']:.4f}, "
-        f"mean TV {summary['mean_tv']:.4f}, Pinsker bound {summary['pinsker_bound']:.4f}"
+        f"mean TV {summary['mean_tv']:.4f}{bound}"
     )
     if folder:
         write_resolved(folder / "config.resolved.yaml", common, args, facts=run_facts())

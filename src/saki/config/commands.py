@@ -126,6 +126,7 @@ class RolloutArguments(PairArguments):
     dataset_split: str | None = option(None, "Split of the data set.")
     limit: int = option(16, "How many prompts.")
     method: str = option("saki", "Method whose behavior policy is sampled.")
+    method_options: str | None = option(None, 'Options of the method (JSON), such as {"top_k": 3}.')
     trust_region_radius: float = option(0.02, "Bound on KL(q||p), nats.")
     block_size: int = option(8, "Proposals per verification wave (K).")
     num_generations: int = option(4, "Completions per prompt.")
@@ -223,6 +224,14 @@ class DemoArguments:
         """Refuse what can be refused without loading anything."""
         get_method(self.method)
         check_counts(self, max_steps=1, num_problems=1, seed=0)
+
+
+@dataclass
+class StudyArguments:
+    """``saki study``; what is studied stands in the study file."""
+
+    jobs: int = option(1, "Processes at once, each with one thread.")
+    tables_only: bool = option(False, "Train nothing: write the tables of the runs that are finished.")
 
 
 @dataclass

@@ -12,7 +12,13 @@ from saki.functional.coupling import (
 from saki.functional.divergences import entropy, kl_divergence, pinsker_bound, total_variation
 from saki.functional.numerics import normalized_log_probs
 from saki.functional.random import RowKeys, Stream, keyed_uniforms, philox4x32, request_seed
-from saki.functional.sampling import draw_proposals, exponential_race, inverse_cdf, proposal_uniforms
+from saki.functional.sampling import (
+    draw_proposals,
+    draw_teacher_samples,
+    exponential_race,
+    inverse_cdf,
+    proposal_uniforms,
+)
 
 __all__ = [
     "Bridge",
@@ -23,6 +29,7 @@ __all__ = [
     "bridge_log_ratio",
     "draw_proposals",
     "draw_residual",
+    "draw_teacher_samples",
     "entropy",
     "exponential_race",
     "inverse_cdf",

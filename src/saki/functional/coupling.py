@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from saki.functional.random import RowKeys, Stream, keyed_uniforms
-from saki.functional.sampling import exponential_race
+from saki.functional.random import RowKeys, Stream
+from saki.functional.sampling import draw, uniforms_of_draw
 
 
 def acceptance_probability(log_ratio: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ def draw_residual(log_p: Tensor, log_ratio: Tensor, keys: RowKeys, positions: Te
     """Draw a correction from the residual [q - p]+, without normalising it (Eq. 6-7).
 
     Args:
-        log_p: [R, V] student log-probs, float64.
+        log_p: [R, V] student log-probs.
         log_ratio: [R, V] u = log q/p.
         keys: Identity of the R rows.
         positions: [R] absolute response positions.
@@ -68,5 +68,5 @@ def draw_residual(log_p: Tensor, log_ratio: Tensor, keys: RowKeys, positions: Te
         Token ids [R], and [R] bool: False where no weight is positive (then the proposal must stand).
     """
     weights = residual_log_weights(log_p, log_ratio)
-    uniforms = keyed_uniforms(keys, positions, Stream.RESIDUAL, weights.shape[-1])
-    return exponential_race(weights, uniforms), (weights > -torch.inf).any(dim=-1)
+    uniforms = uniforms_of_draw(keys, positions, Stream.RESIDUAL, weights.shape[-1])
+    return draw(weights, uniforms), weights.amax(dim=-1) > -torch.inf

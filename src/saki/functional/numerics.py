@@ -7,15 +7,15 @@ from torch import Tensor
 
 
 def normalized_log_probs(logits: Tensor) -> Tensor:
-    """Log-softmax over the last axis in float64, whatever the input's dtype.
+    """Log-softmax over the last axis: in float64 for float64 logits, in float32 for all others.
 
-    Logits of any precision (or float32 log-probs, which sum to one only up to rounding) define one exact
-    distribution; proposals, acceptance, residual and scores all use it.
+    The result defines one law, p = exp(log_p) / sum exp(log_p); proposals, acceptance, residual and scores all use
+    these same numbers. Sums over the vocabulary are taken in float64.
 
     Args:
         logits: [..., V], any floating dtype; -inf marks impossible tokens.
 
     Returns:
-        [..., V] float64 log-probs. A row of -inf alone, or with a NaN, becomes NaN.
+        [..., V] log-probs. A row of -inf alone, or with a NaN, becomes NaN.
     """
-    return torch.log_softmax(logits.to(torch.float64), dim=-1)
+    return torch.log_softmax(logits if logits.dtype == torch.float64 else logits.float(), dim=-1)

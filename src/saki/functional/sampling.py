@@ -25,16 +25,16 @@ def exponential_race(log_weights: Tensor, uniforms: Tensor) -> Tensor:
 
 
 def inverse_cdf(log_probs: Tensor, uniforms: Tensor) -> Tensor:
-    """First id whose cumulative probability exceeds U times the total, in float64.
+    """First id whose cumulative weight exceeds U times the total, summed in float64.
 
     Args:
-        log_probs: [..., V] float64.
+        log_probs: [..., V], need not be normalised.
         uniforms: [...] float64 in (0, 1).
 
     Returns:
         [...] int64. An id of probability 0 is never returned.
     """
-    cumulative = log_probs.exp().cumsum(dim=-1)
+    cumulative = log_probs.exp().cumsum(dim=-1, dtype=torch.float64)
     total = cumulative[..., -1]
     # U times the total can round up to the total itself.
     target = torch.minimum(uniforms * total, torch.nextafter(total, torch.zeros_like(total)))
@@ -42,32 +42,65 @@ def inverse_cdf(log_probs: Tensor, uniforms: Tensor) -> Tensor:
     return ids.clamp(max=log_probs.shape[-1] - 1)  # only a NaN row could point past the end
 
 
-def proposal_uniforms(keys: RowKeys, positions: Tensor, vocab_size: int) -> Tensor:
-    """The random numbers of proposals at each position: V of them for a race, one for an inverse CDF.
+def uniforms_of_draw(keys: RowKeys, positions: Tensor, stream: Stream, vocab_size: int) -> Tensor:
+    """The random numbers of :func:`draw` at each position: V of them for a race, one for an inverse CDF.
 
     A block's numbers can be made at once, ahead of the drafts that use them one position at a time.
 
     Args:
         keys: Identity of the B rows.
-        positions: [B, K] absolute response positions.
+        positions: [B] or [B, K] absolute response positions.
+        stream: Which use at these positions.
         vocab_size: V.
 
     Returns:
-        [B, K, V] or [B, K, 1] float64.
+        [*positions.shape, V] or [*positions.shape, 1] float64.
     """
-    return keyed_uniforms(keys, positions, Stream.PROPOSAL, vocab_size if vocab_size <= RACE_MAX_VOCAB else 1)
+    return keyed_uniforms(keys, positions, stream, vocab_size if vocab_size <= RACE_MAX_VOCAB else 1)
+
+
+def proposal_uniforms(keys: RowKeys, positions: Tensor, vocab_size: int) -> Tensor:
+    """The random numbers of proposals; see :func:`uniforms_of_draw`."""
+    return uniforms_of_draw(keys, positions, Stream.PROPOSAL, vocab_size)
+
+
+def draw(log_weights: Tensor, uniforms: Tensor) -> Tensor:
+    """Draw with probabilities proportional to the weights: by a race where there are V uniforms, else by inverse CDF.
+
+    Args:
+        log_weights: [B, V], need not be normalised.
+        uniforms: [B, V] or [B, 1] from :func:`uniforms_of_draw`.
+
+    Returns:
+        [B] int64.
+    """
+    if uniforms.shape[-1] == log_weights.shape[-1]:
+        return exponential_race(log_weights, uniforms)
+    return inverse_cdf(log_weights, uniforms.squeeze(-1))
 
 
 def draw_proposals(log_p: Tensor, uniforms: Tensor) -> Tensor:
     """Draw the student's proposals z ~ p (Eq. 3, 36).
 
     Args:
-        log_p: [B, V] float64 log-probs.
+        log_p: [B, V] log-probs.
         uniforms: [B, V] or [B, 1] from :func:`proposal_uniforms`.
 
     Returns:
         [B] int64.
     """
-    if uniforms.shape[-1] == log_p.shape[-1]:
-        return exponential_race(log_p, uniforms)
-    return inverse_cdf(log_p, uniforms.squeeze(-1))
+    return draw(log_p, uniforms)
+
+
+def draw_teacher_samples(log_t: Tensor, keys: RowKeys, positions: Tensor) -> Tensor:
+    """Draw v ~ T at each position, in stream TEACHER_SAMPLE (Appendix F).
+
+    Args:
+        log_t: [R, V] log-probs.
+        keys: Identity of the R rows.
+        positions: [R] absolute response positions.
+
+    Returns:
+        [R] int64.
+    """
+    return draw(log_t, uniforms_of_draw(keys, positions, Stream.TEACHER_SAMPLE, log_t.shape[-1]))

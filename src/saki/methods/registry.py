@@ -4,25 +4,39 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
-from saki.methods.paper import OPD, SAKI, TRB
+from saki.methods import beyond, paper
 from saki.methods.record import Method
 
-_METHODS: dict[str, Method] = {method.name: method for method in (OPD, TRB, SAKI)}
+Builder = Callable[..., Method]
+"""Makes a record from options, each a keyword argument with a default."""
+
+_METHODS: dict[str, Method] = {}
+_BUILDERS: dict[str, Builder] = {}
 
 
 class UnknownMethodError(ValueError):
-    """No method of that name."""
+    """No method of that name, or no such option of it."""
 
 
-def register_method(method: Method) -> Method:
+def register_method(method: Method, builder: Builder | None = None) -> Method:
     """Add a method, for use by name from configs and the command line.
+
+    Args:
+        method: The record, with the options' defaults.
+        builder: Makes the record from options, for a method that has some.
 
     Raises:
         ValueError: If the name is taken by another record.
     """
     if _METHODS.setdefault(method.name, method) is not method:
         raise ValueError(f"a method named {method.name!r} is registered already; choose another name")
+    if builder is not None:
+        _BUILDERS[method.name] = builder
     return method
 
 
@@ -31,21 +45,67 @@ def method_names() -> tuple[str, ...]:
     return tuple(_METHODS)
 
 
-def get_method(name: str) -> Method:
+def method_options(name: str) -> dict[str, Any]:
+    """Options of a registered method with their defaults."""
+    if name not in _BUILDERS:
+        return {}
+    return {key: each.default for key, each in inspect.signature(_BUILDERS[name]).parameters.items()}
+
+
+def get_method(name: str, options: Mapping[str, Any] | None = None) -> Method:
     """A method by registered name, or by ``package.module:attribute`` from the user's own code.
 
+    Args:
+        name: The name.
+        options: Values for some of the method's options.
+
     Raises:
-        UnknownMethodError: If there is none; the message names the nearest.
+        UnknownMethodError: If there is no such method or option; the message names the nearest.
+        ValueError: If an option's value has the wrong type or is out of range.
     """
     if not isinstance(name, str):
         raise UnknownMethodError(f"a method is named by text, got {name!r} ({type(name).__name__})")
-    if name in _METHODS:
-        return _METHODS[name]
-    if ":" in name:
-        return _imported(name)
-    nearest = difflib.get_close_matches(name, _METHODS, n=1)
-    hint = f"did you mean {nearest[0]!r}?" if nearest else f"choose one of {', '.join(_METHODS)}"
-    raise UnknownMethodError(f"unknown method {name!r}; {hint}")
+    if name not in _METHODS and ":" in name:
+        method = _imported(name)
+    elif name in _METHODS:
+        method = _METHODS[name]
+    else:
+        nearest = difflib.get_close_matches(name, _METHODS, n=1)
+        hint = f"did you mean {nearest[0]!r}?" if nearest else f"choose one of {', '.join(_METHODS)}"
+        raise UnknownMethodError(f"unknown method {name!r}; {hint}")
+    if not options:
+        return method
+    return _built(name, options)
+
+
+def _built(name: str, options: Mapping[str, Any]) -> Method:
+    defaults = method_options(name)
+    values = dict(defaults)
+    for key, value in options.items():
+        if key not in defaults:
+            nearest = difflib.get_close_matches(key, defaults, n=1, cutoff=0.4)
+            known = f"it has {', '.join(defaults)}" if defaults else "it has none"
+            hint = f"did you mean {nearest[0]!r}?" if nearest else known
+            raise UnknownMethodError(f"method {name!r} has no option {key!r}; {hint}")
+        values[key] = _checked(name, key, value, defaults[key])
+    return _with_options(_BUILDERS[name](**values), values)
+
+
+def _checked(method: str, key: str, value: Any, default: Any) -> Any:
+    """The value in the default's type; an option whose default is None takes numbers."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    kind = float if default is None else type(default)
+    if kind is float and is_number:
+        return float(value)
+    if value is None and default is None:
+        return None
+    if isinstance(value, kind) and not isinstance(value, bool):
+        return value
+    raise ValueError(f"option {key!r} of method {method!r} must be of type {kind.__name__}, got {value!r}")
+
+
+def _with_options(method: Method, values: Mapping[str, Any]) -> Method:
+    return replace(method, options=tuple(values.items()))
 
 
 def _imported(name: str) -> Method:
@@ -61,3 +121,28 @@ def _imported(name: str) -> Method:
     if not isinstance(method, Method):
         raise UnknownMethodError(f"{name!r} is a {type(method).__name__}, expected a saki.methods.Method")
     return method
+
+
+def _register_builder(builder: Builder, default: Method | None = None) -> None:
+    values = {key: each.default for key, each in inspect.signature(builder).parameters.items()}
+    register_method(default or _with_options(builder(), values), builder)
+
+
+register_method(paper.OPD)
+_register_builder(paper.exopd)
+_register_builder(paper.skd)
+register_method(paper.TRB)
+register_method(paper.RANDOM_TM)
+register_method(paper.TV_WEIGHTED_TM)
+register_method(paper.TEACHER_SAMPLED)
+_register_builder(paper.saki, paper.SAKI)
+register_method(beyond.OPD_FULL)
+register_method(beyond.TRB_FULL)
+register_method(beyond.SAKI_RKL_FULL)
+register_method(beyond.SAKI_WEIGHTED)
+register_method(beyond.SAKI_FULL)
+register_method(beyond.VOPD)
+_register_builder(beyond.power_opd)
+register_method(beyond.AOPD)
+_register_builder(beyond.entropy_aware)
+_register_builder(beyond.opsa)

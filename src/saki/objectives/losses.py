@@ -2,36 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
-
-
-@dataclass(frozen=True)
-class TokenTargets:
-    """What the losses know of N valid tokens beside the policy.
-
-    Attributes:
-        completion_ids: [N] int64, committed tokens y.
-        teacher_mode_ids: [N] int64, argmax of T.
-        teacher_logprobs: [N] nats, log T(y).
-        student_logprobs: [N] nats, draft-time log p(y).
-    """
-
-    completion_ids: Tensor
-    teacher_mode_ids: Tensor
-    teacher_logprobs: Tensor
-    student_logprobs: Tensor
-
-    def select(self, index: Tensor) -> TokenTargets:
-        """The targets of some tokens."""
-        return TokenTargets(
-            self.completion_ids[index],
-            self.teacher_mode_ids[index],
-            self.teacher_logprobs[index],
-            self.student_logprobs[index],
-        )
 
 
 def log_ratio_advantage(policy_logprobs: Tensor, teacher_logprobs: Tensor, clip: float | None) -> tuple[Tensor, Tensor]:
@@ -42,9 +14,26 @@ def log_ratio_advantage(policy_logprobs: Tensor, teacher_logprobs: Tensor, clip:
     Returns:
         [N] detached advantages, and [N] bool: True where the clamp was active.
     """
-    advantage = (teacher_logprobs - policy_logprobs).detach()
+    return clamp_advantage((teacher_logprobs - policy_logprobs).detach(), clip)
+
+
+def clamp_advantage(advantage: Tensor, clip: float | None) -> tuple[Tensor, Tensor]:
+    """Clamp detached advantages to [-clip, clip].
+
+    Args:
+        advantage: [N].
+        clip: Bound, or None for no clamp.
+
+    Returns:
+        [N] advantages, and [N] bool: True where the clamp was active.
+
+    Raises:
+        ValueError: If clip is not positive.
+    """
     if clip is None:
         return advantage, torch.zeros_like(advantage, dtype=torch.bool)
+    if clip <= 0:
+        raise ValueError(f"advantage_clip must be positive or None, got {clip}")
     return advantage.clamp(-clip, clip), advantage.abs() > clip
 
 
@@ -62,8 +51,6 @@ def reverse_kl_loss(policy_logprobs: Tensor, teacher_logprobs: Tensor, clip: flo
     Raises:
         ValueError: If clip is not positive.
     """
-    if clip is not None and clip <= 0:
-        raise ValueError(f"advantage_clip must be positive or None, got {clip}")
     advantage, clamped = log_ratio_advantage(policy_logprobs, teacher_logprobs, clip)
     return -advantage * policy_logprobs, clamped
 
@@ -78,3 +65,21 @@ def teacher_mode_loss(policy_mode_logprobs: Tensor) -> Tensor:
         [N] losses.
     """
     return -policy_mode_logprobs
+
+
+def weighted_mode_loss(
+    policy_mode_logprobs: Tensor, policy_logprobs: Tensor, teacher_logprobs: Tensor, clip: float | None
+) -> tuple[Tensor, Tensor]:
+    """w L_TM with w = sg[max(log T(y) - log p(y), 0)]: the correction keeps the weight that the log-ratio had.
+
+    Args:
+        policy_mode_logprobs: [N] log pi(v*), with gradient.
+        policy_logprobs: [N] log p(y) of the committed token.
+        teacher_logprobs: [N] log T(y).
+        clip: Bound on w in nats, or None.
+
+    Returns:
+        [N] losses and [N] bool, where the weight was clamped.
+    """
+    weight, clamped = log_ratio_advantage(policy_logprobs, teacher_logprobs, clip)
+    return weight.clamp(min=0.0) * teacher_mode_loss(policy_mode_logprobs), clamped & (weight > 0)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
+from saki.functional import RowKeys, Stream, keyed_uniforms
+from saki.objectives.targets import TokenFacts
 from saki.types import RolloutBatch
 
 
@@ -23,3 +26,78 @@ def route_corrections(batch: RolloutBatch) -> Tensor:
         [B, T] int64; positions outside the response mask are ignored.
     """
     return batch.correction_mask.long()
+
+
+def route_randomly(batch: RolloutBatch) -> Tensor:
+    """As many positions of each row as it has corrections, uniformly without replacement, to branch 1 (Random-TM).
+
+    The draw is keyed by (seed, prompt, sample, position) in stream PLACEMENT and does not look at where the corrections
+    are.
+
+    Returns:
+        [B, T] int64; positions outside the response mask are ignored.
+    """
+    return _smallest_keys(batch, torch.ones_like(batch.tv, dtype=torch.float64))
+
+
+def route_by_tv(batch: RolloutBatch) -> Tensor:
+    """As many positions of each row as it has corrections, drawn by TV(p, q) without replacement, to branch 1.
+
+    The m_i smallest keys -log U / TV are taken (Appendix D), which is sequential sampling without replacement with
+    probabilities proportional to TV. Where fewer than m_i positions have TV > 0 the rest is drawn uniformly.
+
+    Returns:
+        [B, T] int64; positions outside the response mask are ignored.
+    """
+    return _smallest_keys(batch, torch.nan_to_num(batch.tv.double()))
+
+
+def route_by_sign(batch: RolloutBatch) -> Tensor:
+    """Positions where the teacher likes y more than the student did (log T > log p) to branch 0, the rest to branch 1.
+
+    The sign is that of the draft-time log-ratio.
+
+    Returns:
+        [B, T] int64; positions outside the response mask are ignored.
+    """
+    return (~(batch.teacher_logprobs > batch.student_logprobs)).long()
+
+
+def route_by_entropy(batch: RolloutBatch, facts: TokenFacts, quantile: float, threshold: float | None) -> Tensor:
+    """Positions where H(T) exceeds a threshold to branch 1, the rest to branch 0.
+
+    Args:
+        batch: The rollout.
+        facts: Needs ``teacher_entropy``.
+        quantile: The threshold as a quantile of the entropies of this rank's rollout.
+        threshold: The threshold in nats, instead of the quantile.
+
+    Returns:
+        [B, T] int64; positions outside the response mask are ignored.
+    """
+    assert facts.teacher_entropy is not None
+    entropy = facts.teacher_entropy.double()
+    valid = entropy[batch.response_mask]
+    if threshold is None:
+        if not valid.numel():
+            return route_to_first(batch)
+        # By sorting: torch.quantile refuses more than 16 million values.
+        threshold = float(valid.sort().values[min(int(quantile * valid.numel()), valid.numel() - 1)])
+    return (entropy > threshold).long()
+
+
+def _smallest_keys(batch: RolloutBatch, weights: Tensor) -> Tensor:
+    """1 at the m_i valid positions of each row with the smallest -log U / weight, else 0."""
+    valid = batch.response_mask
+    counts = (batch.correction_mask & valid).sum(dim=1)
+    keys = RowKeys(batch.seed, batch.prompt_keys, batch.sample_indices)
+    positions = torch.arange(valid.shape[1]).expand(valid.shape)
+    race = -keyed_uniforms(keys, positions, Stream.PLACEMENT).squeeze(-1).log()
+    # Positions of weight 0 come after all others, among themselves by the bare race: that fills uniformly.
+    weighted = torch.where(weights > 0, race / weights, torch.inf)
+    weighted = torch.where(valid, weighted, torch.nan)  # NaN sorts last
+    race = torch.where(valid, race, torch.nan)
+    by_race = race.argsort(dim=1)
+    order = by_race.gather(1, weighted.gather(1, by_race).argsort(dim=1, stable=True))
+    rank = torch.empty_like(order).scatter_(1, order, positions.contiguous())
+    return (rank < counts.unsqueeze(1)).long()

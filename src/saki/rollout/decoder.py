@@ -24,6 +24,15 @@ class DecoderCache(Protocol):
         """Drop every row but the given ones."""
         ...
 
+    def copy_rows(self, source: Any, source_rows: Tensor, rows: Tensor, length: int) -> None:
+        """Take over the first ``length`` entries of some rows of another cache of the same decoder."""
+        ...
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that the cache holds."""
+        ...
+
 
 class StaleCacheError(RuntimeError):
     """A cache filled by other weights was offered to a decoder."""
@@ -65,6 +74,10 @@ class Decoder(Protocol):
         """
         ...
 
+    def cache_bytes(self, num_slots: int) -> int:
+        """Bytes of one row of a cache with so many positions."""
+        ...
+
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Every tensor that defines the model, in a fixed order, tied ones once."""
         ...
@@ -97,6 +110,7 @@ class HFDecoder:
         self.max_positions: int | None = report.max_positions
         self._windows = report.distinct_windows()
         self._masks_by_type = report.takes_mask_mapping
+        self._logits_are_plain = report.logits_are_plain
         names = inspect.signature(type(model).forward).parameters
         # transformers 5.17 names the argument past_key_values, 5.24 cache.
         self._cache_name = "cache" if "cache" in names else "past_key_values"
@@ -108,19 +122,52 @@ class HFDecoder:
     @torch.no_grad()
     def forward(self, token_ids: Tensor, starts: Tensor, cache: SlabCache, visible: int, num_logits: int) -> Tensor:
         """See :meth:`Decoder.forward`."""
+        arguments = self._arguments(token_ids, starts, cache, visible)
+        return mask_padding_ids(self.model(**arguments, logits_to_keep=num_logits).logits, self.vocab_size)
+
+    @torch.no_grad()
+    def features(self, token_ids: Tensor) -> Tensor:
+        """What :meth:`project` turns into logits, for whole sequences from position 0.
+
+        Args:
+            token_ids: [B, Q] int64, padded on the right; padding is never looked at by what stands before it.
+
+        Returns:
+            [B, Q, hidden], or the logits themselves where the architecture does more than project.
+        """
+        starts = torch.zeros(token_ids.shape[0], dtype=torch.long, device=token_ids.device)
+        arguments = self._arguments(token_ids, starts, self.new_cache(*token_ids.shape), token_ids.shape[1])
+        if not self._logits_are_plain:
+            return mask_padding_ids(self.model(**arguments).logits, self.vocab_size)
+        features: Tensor = self.model.base_model(**arguments).last_hidden_state  # type: ignore[operator]
+        return features
+
+    @torch.no_grad()
+    def project(self, features: Tensor) -> Tensor:
+        """Logits [..., vocab_size] from :meth:`features` of any positions."""
+        if not self._logits_are_plain:
+            return features
+        return mask_padding_ids(self.model.get_output_embeddings()(features), self.vocab_size)  # type: ignore[operator]
+
+    def _arguments(self, token_ids: Tensor, starts: Tensor, cache: SlabCache, visible: int) -> dict[str, Any]:
         refuse_stale(cache, self.version)
         positions = starts.unsqueeze(1) + torch.arange(token_ids.shape[1], device=token_ids.device)
         cache.begin(positions, visible)
         masks = {name: causal_slab_mask(positions, visible, window) for name, window in self._windows.items()}
-        output = self.model(
-            input_ids=token_ids,
-            attention_mask=masks if self._masks_by_type else next(iter(masks.values())),
-            position_ids=positions,
-            use_cache=True,
-            logits_to_keep=num_logits,
-            **{self._cache_name: cache},
-        )
-        return mask_padding_ids(output.logits, self.vocab_size)
+        return {
+            "input_ids": token_ids,
+            "attention_mask": masks if self._masks_by_type else next(iter(masks.values())),
+            "position_ids": positions,
+            "use_cache": True,
+            self._cache_name: cache,
+        }
+
+    def cache_bytes(self, num_slots: int) -> int:
+        """See :meth:`Decoder.cache_bytes`; measured on a cache of one position."""
+        cache = self.new_cache(1, 1)
+        zero = torch.zeros(1, dtype=torch.long, device=self.device)
+        self.forward(zero.unsqueeze(0), zero, cache, 1, 1)
+        return cache.num_bytes * num_slots
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """See :meth:`Decoder.named_tensors`."""
@@ -138,6 +185,15 @@ class TableCache:
         """Drop every row but the given ones."""
         self.tokens = self.tokens[rows]
         self.num_rows = int(rows.shape[0])
+
+    def copy_rows(self, source: TableCache, source_rows: Tensor, rows: Tensor, length: int) -> None:
+        """Take over the first ``length`` entries of some rows of another cache."""
+        self.tokens[rows, :length] = source.tokens[source_rows, :length]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that the cache holds."""
+        return self.tokens.numel() * self.tokens.element_size()
 
 
 class TableDecoder:
@@ -166,6 +222,10 @@ class TableDecoder:
         logits = self.model.logits(cache.tokens[:, :visible].clamp(min=0))
         wanted = positions[:, queries - num_logits :].unsqueeze(-1).expand(-1, -1, self.vocab_size)
         return logits.gather(1, wanted)
+
+    def cache_bytes(self, num_slots: int) -> int:
+        """See :meth:`Decoder.cache_bytes`."""
+        return self.new_cache(1, num_slots).num_bytes
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """See :meth:`Decoder.named_tensors`."""

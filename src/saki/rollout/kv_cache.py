@@ -52,16 +52,32 @@ class SlabCache(Cache):
             slab = states.new_zeros(self.num_rows * self.num_slots, heads, dim)
             slabs[layer] = slab
         slab.index_copy_(0, self._index, states.transpose(1, 2).reshape(-1, heads, dim))
-        rows = slab.view(self.num_rows, self.num_slots, heads, dim)
-        return rows[:, : self._visible].transpose(1, 2)
+        return self._rows_of(slab)[:, : self._visible].transpose(1, 2)
+
+    def _rows_of(self, slab: Tensor) -> Tensor:
+        return slab.view(self.num_rows, self.num_slots, *slab.shape[1:])
+
+    def copy_rows(self, source: SlabCache, source_rows: Tensor, rows: Tensor, length: int) -> None:
+        """Take over the first ``length`` entries of some rows of another cache.
+
+        Args:
+            source: Filled by the same weights; it may have fewer slots.
+            source_rows: [n] int64, rows of ``source``; one may come several times.
+            rows: [n] int64, distinct rows of this cache.
+            length: Entries to copy; those above a row's own length are never seen.
+        """
+        for own, other in ((self._keys, source._keys), (self._values, source._values)):
+            for layer, slab in other.items():
+                if layer not in own:
+                    own[layer] = slab.new_zeros(self.num_rows * self.num_slots, *slab.shape[1:])
+                taken = source._rows_of(slab)[source_rows, :length]
+                self._rows_of(own[layer])[rows, :length] = taken
 
     def keep_rows(self, rows: Tensor) -> None:
         """Drop every row but the given ones (in the given order)."""
         for slabs in (self._keys, self._values):
             for layer, slab in slabs.items():
-                heads, dim = slab.shape[1:]
-                kept = slab.view(self.num_rows, self.num_slots, heads, dim)[rows]
-                slabs[layer] = kept.view(-1, heads, dim)
+                slabs[layer] = self._rows_of(slab)[rows].flatten(0, 1)
         self.num_rows = int(rows.shape[0])
 
     @property

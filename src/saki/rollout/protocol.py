@@ -53,6 +53,8 @@ class EngineStats:
         waves: Verification waves run (student-only rollouts count none).
         student_forwards: Forwards of the student, prefill included.
         teacher_q_forwards: Teacher forwards that serve the bridge, prefill included. 0 on the student-only path.
+        solved_bridges: Positions whose bridge was solved for; the rest was decided by screening and then discarded.
+        prefill_positions: Prompt positions, padding included, that went through the two models.
         teacher_score_forwards: Teacher forwards of :meth:`RolloutEngine.score`.
         empty_residuals: Rejections without positive residual weight, where the proposal was kept.
         seconds: Split of the time by phase: prefill, draft, verify, bridge, coupling, score, rest.
@@ -62,6 +64,8 @@ class EngineStats:
     waves: int = 0
     student_forwards: int = 0
     teacher_q_forwards: int = 0
+    solved_bridges: int = 0
+    prefill_positions: int = 0
     teacher_score_forwards: int = 0
     empty_residuals: int = 0
     seconds: dict[str, float] = field(default_factory=dict)

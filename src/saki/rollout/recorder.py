@@ -46,31 +46,38 @@ class RolloutRecorder:
         device: torch.device,
     ) -> None:
         self.rows, self.request, self.student_version = rows, request, student_version
-        shape = (len(rows), request.max_completion_length)
+        # One row and one column more: what idle slots and cut positions write goes there, without a branch.
+        shape = (len(rows) + 1, request.max_completion_length + 1)
         self.buffers = {
             name: torch.full(shape, fill_value(dtype or float_dtype), dtype=dtype or float_dtype, device=device)
             for name, dtype in METADATA.items()
         }
-        self.lengths = torch.zeros(len(rows), dtype=torch.long, device=device)
+        self.lengths = torch.zeros(len(rows) + 1, dtype=torch.long, device=device)
         self.reasons = [""] * len(rows)
+
+    @property
+    def idle_row(self) -> int:
+        """The row that slots without a row of the unit write to."""
+        return len(self.rows)
 
     def commit(self, row_ids: Tensor, counts: Tensor, **values: Tensor) -> None:
         """Append the first ``counts[r]`` of K positions to each given row.
 
         Args:
-            row_ids: [R] int64, rows of the unit.
+            row_ids: [R] int64, rows of the unit, or :attr:`idle_row`.
             counts: [R] int64 in [0, K].
             **values: [R, K] per field of :data:`METADATA`; fields left out keep their fill.
         """
         width = next(iter(values.values())).shape[1]
         offsets = torch.arange(width, device=counts.device)
-        taken = offsets < counts.unsqueeze(1)
-        row_index = row_ids.unsqueeze(1).expand(-1, width)[taken]
-        position = (self.lengths[row_ids].unsqueeze(1) + offsets)[taken]
+        taken = (offsets < counts.unsqueeze(1)) & (row_ids != self.idle_row).unsqueeze(1)
+        cut = self.request.max_completion_length
+        position = torch.where(taken, self.lengths[row_ids].unsqueeze(1) + offsets, cut)
+        rows = row_ids.unsqueeze(1).expand(-1, width)
         for name, value in values.items():
             buffer = self.buffers[name]
-            buffer[row_index, position] = value[taken].to(buffer.dtype)
-        self.lengths[row_ids] += counts
+            buffer[rows, position] = value.to(buffer.dtype)
+        self.lengths.index_add_(0, row_ids, torch.where(row_ids != self.idle_row, counts, 0))
 
     def finish(self, row: int, reason: str) -> None:
         """Record why a row ended."""
@@ -78,8 +85,8 @@ class RolloutRecorder:
 
     def batch(self) -> RolloutBatch:
         """The finished batch, on the host, as wide as its longest row (at least one position)."""
-        width = max(int(self.lengths.max()), 1)
-        lengths = self.lengths.cpu()
+        lengths = self.lengths[:-1].cpu()
+        width = max(int(lengths.max()), 1)
         prompt_width = max(len(row.prompt.token_ids) for row in self.rows)
         prompt_ids = torch.full((len(self.rows), prompt_width), -1, dtype=torch.long)
         for index, row in enumerate(self.rows):
@@ -95,5 +102,5 @@ class RolloutRecorder:
             student_version=self.student_version,
             trust_region_radius=0.0 if self.request.student_only else self.request.trust_region_radius,
             seed=self.request.seed,
-            **{name: buffer[:, :width].cpu() for name, buffer in self.buffers.items()},
+            **{name: buffer[:-1, :width].cpu() for name, buffer in self.buffers.items()},
         )

@@ -12,7 +12,7 @@ from torch import Tensor
 from saki.rollout.clock import PhaseClock
 from saki.rollout.decoder import Decoder
 from saki.rollout.protocol import EngineStats, ProgressCallback, ScoreResult, SyncReport
-from saki.rollout.rows import check_request, expand_rows
+from saki.rollout.rows import Row, check_request, expand_rows, row_slots
 from saki.rollout.scoring import join_scores, score_rows
 from saki.rollout.sync import model_checksum, sync_decoder
 from saki.rollout.unit import WorkUnit
@@ -30,8 +30,13 @@ class ResidentEngine:
         student: Decoder that drafts. The engine owns it.
         teacher: Decoder that verifies and scores. None allows student-only rollouts without scores.
         stop_token_ids: Ids that end a completion; a committed one is its last valid position.
-        max_batch_rows: Most rows that roll out together; more are taken in turn.
+        max_batch_rows: Most rows that roll out together; a row that ends makes room for the next.
         prefill_chunk: Prompt positions per prefill forward.
+        refill: Whether freed slots are refilled at once (continuous batching); off, rows go in fixed groups.
+        compiled: Whether the bridge's passes over float32 rows are fused by ``torch.compile``; worth its start-up for
+            large vocabularies and long runs.
+        kv_budget_bytes: Most bytes that the key-value slabs of both models may take; fewer rows run at once if they
+            would take more.
 
     Raises:
         ValueError: If the two models' vocabularies differ or a limit is below 1.
@@ -51,6 +56,9 @@ class ResidentEngine:
         *,
         max_batch_rows: int = 64,
         prefill_chunk: int = 512,
+        refill: bool = True,
+        compiled: bool = False,
+        kv_budget_bytes: int | None = None,
     ) -> None:
         if teacher is not None and teacher.vocab_size != student.vocab_size:
             raise ValueError(
@@ -62,7 +70,8 @@ class ResidentEngine:
             )
         self._student, self._teacher = student, teacher
         self._stop_ids = torch.tensor(sorted(set(stop_token_ids)), dtype=torch.long, device=student.device)
-        self._max_batch_rows, self._prefill_chunk = max_batch_rows, prefill_chunk
+        self._max_batch_rows, self._prefill_chunk, self._refill = max_batch_rows, prefill_chunk, refill
+        self._compiled, self._kv_budget_bytes = compiled, kv_budget_bytes
         self._stats, self._clock = EngineStats(), PhaseClock()
 
     def generate(
@@ -90,7 +99,6 @@ class ResidentEngine:
             )
         rows = expand_rows(prompts, request.num_generations)
         finished = 0
-        batches = []
 
         def on_finished(count: int) -> None:
             nonlocal finished
@@ -98,23 +106,43 @@ class ResidentEngine:
             if progress is not None and count:
                 progress(finished, len(rows))
 
-        for begin in range(0, len(rows), self._max_batch_rows):
-            unit = self.unit_type(
-                self._student,
-                self._teacher,
-                self._stop_ids,
-                rows[begin : begin + self._max_batch_rows],
-                request,
-                self._stats,
-                self._clock,
-                self._prefill_chunk,
-            )
-            batches.append(unit.run(on_finished))
-        batch = RolloutBatch.concatenate(batches)
+        unit = self.unit_type(
+            self._student,
+            self._teacher,
+            self._stop_ids,
+            rows,
+            request,
+            self._stats,
+            self._clock,
+            self._prefill_chunk,
+            self._num_slots(rows, request),
+            self._refill,
+            self._compiled,
+        )
+        batch = unit.run(on_finished)
         if request.student_only and request.score_teacher:
             scores = self.score(batch)
             batch = replace(batch, teacher_logprobs=scores.logprobs, teacher_mode_ids=scores.mode_ids)
         return batch
+
+    def _num_slots(self, rows: Sequence[Row], request: RolloutRequest) -> int:
+        """Rows that run at once: ``max_batch_rows``, or as many as the budget has room for.
+
+        Raises:
+            ValueError: If there is no room for one.
+        """
+        if self._kv_budget_bytes is None:
+            return self._max_batch_rows
+        teacher = None if request.student_only else self._teacher
+        slots = row_slots(rows, request)
+        each = sum(decoder.cache_bytes(slots) for decoder in (self._student, teacher) if decoder is not None)
+        room = self._kv_budget_bytes // each
+        if room < 1:
+            raise ValueError(
+                f"one row of {slots} positions needs {each} bytes of key-value slabs, kv_budget_bytes is "
+                f"{self._kv_budget_bytes}; raise it, or lower max_completion_length"
+            )
+        return min(self._max_batch_rows, room)
 
     def score(self, batch: RolloutBatch, model: Literal["student", "teacher"] = "teacher") -> ScoreResult:
         """Log-probs and modes of the committed tokens under one of the models.

@@ -47,6 +47,12 @@ def padded_prompts(rows: Sequence[Row], device: torch.device) -> tuple[Tensor, T
     return ids.to(device), lengths.to(device)
 
 
+def row_slots(rows: Sequence[Row], request: RolloutRequest) -> int:
+    """Cache slots that each row of a request gets: the longest prompt, the cap, and a block beyond it."""
+    longest = max(len(row.prompt.token_ids) for row in rows)
+    return longest + request.max_completion_length + request.block_size
+
+
 def check_request(
     prompts: Sequence[Prompt], request: RolloutRequest, vocab_size: int, max_positions: int | None
 ) -> None:

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from saki.functional import normalized_log_probs
 from saki.rollout.decoder import Decoder
 from saki.rollout.protocol import ScoreResult
-from saki.types import RolloutBatch
+from saki.types import RolloutBatch, fill_value
 
 LOGITS_BUDGET = 64 * 2**20
 """Bytes that the float64 log-probs of one chunk may take."""
 
 
-def score_rows(decoder: Decoder, batch: RolloutBatch) -> tuple[ScoreResult, int]:
-    """Log-probs and modes of a batch's completions; the rows are scored together.
+Reader = Callable[[Tensor, Tensor, Tensor], dict[str, Tensor]]
+"""(log-probs [B, c, V], committed ids [B, c], response positions [B, c]) -> values [B, c] by name.
+
+A position outside a row's response may be asked about as well; what is said of it is thrown away.
+"""
+
+
+def read_rows(decoder: Decoder, batch: RolloutBatch, reader: Reader) -> tuple[dict[str, Tensor], int]:
+    """Values of a model's next-token laws along a batch's completions; the rows are scored together.
 
     Args:
         decoder: The model.
         batch: Rows to score.
+        reader: What to note of each law.
 
     Returns:
-        The result on the host, float64, and the number of forwards it took.
+        [B, T] values on the host by name, NaN (floats) or -1 (ids) outside the response mask, and the number of
+        forwards it took.
     """
     device = decoder.device
     prompt_lengths = batch.prompt_mask.sum(dim=1)
@@ -34,11 +45,11 @@ def score_rows(decoder: Decoder, batch: RolloutBatch) -> tuple[ScoreResult, int]
         sequence = batch.prompt_token_ids(row) + batch.completion_token_ids(row)
         ids[row, : len(sequence)] = torch.tensor(sequence)
     ids = ids.to(device)
+    first_response = prompt_lengths.to(device).unsqueeze(1)
     first = int(prompt_lengths.min()) - 1
     chunk = max(1, LOGITS_BUDGET // (8 * num_rows * decoder.vocab_size))
     cache = decoder.new_cache(num_rows, total)
-    logprobs = torch.full((num_rows, total), torch.nan, dtype=torch.float64, device=device)
-    modes = torch.full((num_rows, total), -1, dtype=torch.long, device=device)
+    found: dict[str, Tensor] = {}
     forwards, begin = 0, 0
     while begin < total - 1:
         # Positions before the first response token need no logits, so they come in one piece.
@@ -48,17 +59,42 @@ def score_rows(decoder: Decoder, batch: RolloutBatch) -> tuple[ScoreResult, int]
         logits = decoder.forward(ids[:, begin:end], starts, cache, end, wanted)
         forwards += 1
         if end > first:
-            log_probs = normalized_log_probs(logits)
-            targets = ids[:, begin + 1 : end + 1].unsqueeze(-1)
-            logprobs[:, begin + 1 : end + 1] = log_probs.gather(-1, targets).squeeze(-1)
-            modes[:, begin + 1 : end + 1] = log_probs.argmax(dim=-1)
+            places = torch.arange(begin + 1, end + 1, device=device) - first_response
+            values = reader(normalized_log_probs(logits), ids[:, begin + 1 : end + 1], places.clamp(min=0))
+            for name, value in values.items():
+                if name not in found:
+                    found[name] = value.new_full((num_rows, total), fill_value(value.dtype))
+                found[name][:, begin + 1 : end + 1] = value
         begin = end
     index = (prompt_lengths.unsqueeze(1) + torch.arange(width)).clamp(max=total - 1)
-    logprobs, modes = logprobs.cpu().gather(1, index), modes.cpu().gather(1, index)
-    return ScoreResult(
-        logprobs=torch.where(batch.response_mask, logprobs, torch.nan),
-        mode_ids=torch.where(batch.response_mask, modes, -1),
-    ), forwards
+    aligned = {name: value.cpu().gather(1, index) for name, value in found.items()}
+    return {
+        name: value.masked_fill(~batch.response_mask, fill_value(value.dtype)) for name, value in aligned.items()
+    }, forwards
+
+
+def score_rows(decoder: Decoder, batch: RolloutBatch) -> tuple[ScoreResult, int]:
+    """Log-probs and modes of a batch's completions.
+
+    Args:
+        decoder: The model.
+        batch: Rows to score.
+
+    Returns:
+        The result on the host, float64, and the number of forwards it took.
+    """
+    values, forwards = read_rows(decoder, batch, _logprob_and_mode)
+    if not values:  # nothing but prompts of one token without a response
+        nothing = torch.full(batch.completion_ids.shape, torch.nan, dtype=torch.float64)
+        return ScoreResult(nothing, torch.full_like(batch.completion_ids, -1)), forwards
+    return ScoreResult(values["logprobs"], values["mode_ids"]), forwards
+
+
+def _logprob_and_mode(log_probs: Tensor, ids: Tensor, positions: Tensor) -> dict[str, Tensor]:
+    return {
+        "logprobs": log_probs.gather(-1, ids.unsqueeze(-1)).squeeze(-1),
+        "mode_ids": log_probs.argmax(dim=-1),
+    }
 
 
 def join_scores(parts: list[ScoreResult], like: Tensor) -> ScoreResult:

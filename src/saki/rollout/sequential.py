@@ -10,7 +10,8 @@ from torch import Tensor
 from saki.functional import draw_proposals, normalized_log_probs, proposal_uniforms
 from saki.rollout.recorder import RolloutRecorder
 from saki.rollout.rows import Row, check_request, expand_rows, row_keys
-from saki.rollout.verifier import take, verify_block
+from saki.rollout.skd import verify_requested
+from saki.rollout.verifier import take
 from saki.types import Prompt, RolloutBatch, RolloutRequest
 
 LogitsFunction = Callable[[Tensor], Tensor]
@@ -65,14 +66,8 @@ class SequentialSampler:
                 committed = proposal
                 values = _student_values(log_p, log_t, proposal)
             else:
-                verified = verify_block(
-                    log_p.unsqueeze(1),
-                    log_t.unsqueeze(1),
-                    proposal.unsqueeze(1),
-                    keys,
-                    at.unsqueeze(1),
-                    request.trust_region_radius,
-                    request.solver,
+                verified = verify_requested(
+                    request, log_p.unsqueeze(1), log_t.unsqueeze(1), proposal.unsqueeze(1), keys, at.unsqueeze(1)
                 )
                 if bool(verified.broken.any()):
                     reason = "nan"

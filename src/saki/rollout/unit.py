@@ -1,7 +1,8 @@
-"""One work unit: a fixed group of rows rolled out together, from prompt to last token."""
+"""One work unit: a fixed group of rows rolled out together, from prompt to last token, on a fixed number of slots."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import torch
@@ -10,35 +11,44 @@ from torch import Tensor
 from saki.functional import RowKeys, draw_proposals, normalized_log_probs, proposal_uniforms
 from saki.rollout.clock import PhaseClock
 from saki.rollout.decoder import Decoder
+from saki.rollout.prompt_cache import PromptCache
 from saki.rollout.protocol import EngineStats
 from saki.rollout.recorder import RolloutRecorder
-from saki.rollout.rows import Row, padded_prompts, row_keys
-from saki.rollout.verifier import VerifiedBlock, take, verify_block
+from saki.rollout.rows import Row, row_keys, row_slots
+from saki.rollout.skd import verify_requested
+from saki.rollout.verifier import VerifiedBlock, take
 from saki.types import RolloutBatch, RolloutRequest
 
 COMPACT_BELOW = 0.75
-"""Caches are compacted when fewer than this share of their rows still run."""
-
+"""Once no row waits, caches are compacted when fewer than this share of the slots still run."""
 
 NOISE_AHEAD = 8
 """Positions whose random numbers the student-only path makes at once."""
 
+RUNNING, STOP, LENGTH, NAN = range(4)
+ENDINGS = {STOP: "stop", LENGTH: "length", NAN: "nan"}
+
 
 class WorkUnit:
-    """Runs the rows of one unit.
+    """Runs the rows of one unit on a number of slots; a slot whose row has ended takes the next waiting row at once.
 
     Student and teacher caches hold the same n - 1 entries of a row with n tokens; the last token is pending.
     One ``starts`` therefore serves both, and no catch-up forward is needed after a wave, whatever it committed.
+
+    The host learns once a wave which rows ended and how far each is; nothing else is read back.
 
     Args:
         student: Decoder that drafts.
         teacher: Decoder that verifies; None on the student-only path.
         stop_ids: [S] int64, ids that end a row.
-        rows: The unit's rows.
+        rows: The unit's rows, prompt-major.
         request: The request served.
         stats: Counters to add to.
         clock: Phases to charge.
         prefill_chunk: Prompt positions per prefill forward.
+        num_slots: Rows that run at once.
+        refill: Whether a freed slot takes the next row; without it the next rows wait until all slots are free.
+        compiled: Whether the bridge's passes are compiled.
     """
 
     def __init__(
@@ -51,48 +61,112 @@ class WorkUnit:
         stats: EngineStats,
         clock: PhaseClock,
         prefill_chunk: int,
+        num_slots: int,
+        refill: bool = True,
+        compiled: bool = False,
     ) -> None:
         self.student, self.request, self.stop_ids = student, request, stop_ids
         self.teacher = None if request.student_only else teacher
-        self.stats, self.clock = stats, clock
+        self.stats, self.clock, self.refill, self.compiled = stats, clock, refill, compiled
         device = student.device
         float_dtype = torch.float64 if student.dtype == torch.float64 else torch.float32
         self.recorder = RolloutRecorder(rows, request, student.version, float_dtype, device)
-        self.row_ids = torch.arange(len(rows), device=device)
-        self.alive = torch.ones(len(rows), dtype=torch.bool, device=device)
-        self.keys: RowKeys = row_keys(rows, request, device)
+        self.waiting = deque(range(len(rows)))
+        self.rows = rows
+        num_slots = min(num_slots, len(rows))
+        self.row_ids = torch.full((num_slots,), self.recorder.idle_row, dtype=torch.long, device=device)
+        self.alive = torch.zeros(num_slots, dtype=torch.bool, device=device)
+        self.starts = torch.zeros(num_slots, dtype=torch.long, device=device)
+        self.pending = torch.zeros(num_slots, dtype=torch.long, device=device)
+        self.all_keys: RowKeys = row_keys([*rows, rows[0]], request, device)
+        self.keys = self.all_keys.select(self.row_ids)
+        # What the host knows of each slot: its row (or None), and the length of that row's prompt and completion.
+        self.slots: list[int | None] = [None] * num_slots
+        self.lengths = [0] * num_slots
+        self._empty_residuals = torch.zeros((), dtype=torch.long, device=device)
         self._noise: Tensor | None = None
         self._noise_used = 0
-        prompt_ids, prompt_lengths = padded_prompts(rows, device)
-        self.starts = prompt_lengths - 1
-        self.pending = take(prompt_ids, self.starts)
-        slots = prompt_ids.shape[1] + request.max_completion_length + request.block_size
-        self.student_cache = student.new_cache(len(rows), slots)
-        self.teacher_cache = self.teacher.new_cache(len(rows), slots) if self.teacher else None
-        with clock.phase("prefill"):
-            self._prefill(prompt_ids[:, :-1], prefill_chunk)
+        decoders = [student] if self.teacher is None else [student, self.teacher]
+        self.caches = [decoder.new_cache(num_slots, row_slots(rows, request)) for decoder in decoders]
+        self.prompts = PromptCache(decoders, rows, stats, prefill_chunk)
+
+    @property
+    def num_running(self) -> int:
+        """Slots that hold a row."""
+        return sum(row is not None for row in self.slots)
 
     def run(self, on_finished: Callable[[int], None]) -> RolloutBatch:
         """Roll every row out; ``on_finished`` hears how many rows ended after each round."""
-        while bool(self.alive.any()):
-            running = int(self.alive.sum())
+        while self._admit() or self.num_running:
             if self.teacher is None:
                 self._student_step()
             else:
                 self._wave(self.teacher)
-            on_finished(running - int(self.alive.sum()))
-            self._compact()
-        self.stats.committed_tokens += int(self.recorder.lengths.sum())
+            on_finished(self._retire())
+        self.stats.empty_residuals += int(self._empty_residuals)
+        self.stats.committed_tokens += int(self.recorder.lengths[:-1].sum())
         return self.recorder.batch()
 
-    def _prefill(self, token_ids: Tensor, chunk: int) -> None:
-        """Fill the caches with all prompt tokens but the last; right padding lands above ``starts``."""
-        for begin in range(0, token_ids.shape[1], chunk):
-            piece = token_ids[:, begin : begin + chunk]
-            starts = torch.full_like(self.starts, begin)
-            self._student_forward(piece, starts, num_logits=1)
-            if self.teacher is not None:
-                self._teacher_forward(self.teacher, piece, starts, num_logits=1)
+    # ---- slots ---------------------------------------------------------------------------------------------------
+
+    def _admit(self) -> bool:
+        """Give free slots to waiting rows; True if any was admitted."""
+        free = [slot for slot, row in enumerate(self.slots) if row is None]
+        if not free or not self.waiting or (not self.refill and len(free) < len(self.slots)):
+            return False
+        admitted = [(slot, self.waiting.popleft()) for slot in free[: len(self.waiting)]]
+        rows = [self.rows[index] for _, index in admitted]
+        with self.clock.phase("prefill"):
+            device = self.starts.device
+            slots = torch.tensor([slot for slot, _ in admitted], device=device)
+            self.prompts.admit(rows, slots, self.caches)
+            self.row_ids[slots] = torch.tensor([index for _, index in admitted], device=device)
+            self.starts[slots] = torch.tensor([len(row.prompt.token_ids) - 1 for row in rows], device=device)
+            self.pending[slots] = torch.tensor([row.prompt.token_ids[-1] for row in rows], device=device)
+            self.alive[slots] = True
+            self.keys = self.all_keys.select(self.row_ids)
+            for (slot, index), row in zip(admitted, rows, strict=True):
+                self.slots[slot], self.lengths[slot] = index, len(row.prompt.token_ids)
+            if self._noise is not None:
+                left = self._noise.shape[1] - self._noise_used
+                fresh = proposal_uniforms(
+                    self.keys.select(slots), self._positions(left)[slots], self.student.vocab_size
+                )
+                self._noise[slots, self._noise_used :] = fresh
+        return True
+
+    def _retire(self) -> int:
+        """Read back which rows ended; free their slots, and shrink once nobody waits. Returns how many ended."""
+        freed = [slot for slot, row in enumerate(self.slots) if row is not None and self._codes[slot] != RUNNING]
+        for slot in freed:
+            row = self.slots[slot]
+            assert row is not None
+            self.recorder.finish(row, ENDINGS[self._codes[slot]])
+            self.slots[slot] = None
+        if freed:
+            idle = torch.tensor(freed, device=self.row_ids.device)
+            self.row_ids[idle] = self.recorder.idle_row
+            self.starts[idle], self.pending[idle] = 0, 0
+            for slot in freed:
+                self.lengths[slot] = 1
+            if not self.waiting:
+                self._compact()
+        return len(freed)
+
+    def _compact(self) -> None:
+        """Drop free slots from the caches once enough of them have gathered; until then they idle."""
+        kept = [slot for slot, row in enumerate(self.slots) if row is not None]
+        if not kept or len(kept) > COMPACT_BELOW * len(self.slots):
+            return
+        index = torch.tensor(kept, device=self.row_ids.device)
+        for cache in self.caches:
+            cache.keep_rows(index)
+        self.row_ids, self.alive, self.keys = self.row_ids[index], self.alive[index], self.keys.select(index)
+        self.starts, self.pending = self.starts[index], self.pending[index]
+        self._noise = self._noise[index] if self._noise is not None else None
+        self.slots, self.lengths = [self.slots[slot] for slot in kept], [self.lengths[slot] for slot in kept]
+
+    # ---- one round -----------------------------------------------------------------------------------------------
 
     def _student_step(self) -> None:
         """One token from the student alone, for every row."""
@@ -119,17 +193,16 @@ class WorkUnit:
 
     def _wave(self, teacher: Decoder) -> None:
         """Draft up to K proposals, verify them in one teacher forward, commit through the first rejection."""
-        room = self.request.max_completion_length - self.recorder.lengths[self.row_ids]
-        width = min(self.request.block_size, int(room[self.alive].max()))
         with self.clock.phase("draft"):
-            log_p, block = self._draft_block(width)
+            log_p, block = self._draft_block(self._width())
         with self.clock.phase("verify"):
             log_t = self._teacher_block(teacher, block)
         self.stats.waves += 1
         with self.clock.phase("bridge"):
             verified = self._verify(log_p, log_t, block)
         with self.clock.phase("rest"):
-            self.stats.empty_residuals += verified.num_empty_residuals
+            self._empty_residuals = self._empty_residuals + verified.num_empty_residuals
+            self.stats.solved_bridges += verified.num_solved
             self._commit(
                 verified.counts,
                 verified.broken,
@@ -146,6 +219,16 @@ class WorkUnit:
                 acceptance_probability=verified.acceptance,
             )
 
+    def _width(self) -> int:
+        """Proposals of the next wave: K, or what the row with most room can still take."""
+        cap = self.request.max_completion_length
+        room = max(
+            cap - (self.lengths[slot] - len(self.rows[row].prompt.token_ids))
+            for slot, row in enumerate(self.slots)
+            if row is not None
+        )
+        return min(self.request.block_size, room)
+
     def _draft_block(self, width: int) -> tuple[Tensor, Tensor]:
         """The student's log-probs [R, width, V] and its proposals [R, width] after the committed text."""
         drafted, proposals = [], []
@@ -160,16 +243,19 @@ class WorkUnit:
     def _teacher_block(self, teacher: Decoder, block: Tensor) -> Tensor:
         """The teacher's log-probs [R, K, V] at the prefix of each proposal."""
         prefix = torch.cat([self.pending.unsqueeze(1), block[:, :-1]], dim=1)
-        return normalized_log_probs(self._teacher_forward(teacher, prefix, self.starts, num_logits=block.shape[1]))
+        self.stats.teacher_q_forwards += 1
+        width = block.shape[1]
+        logits = teacher.forward(prefix, self.starts, self.caches[1], self._visible(width), width)
+        return normalized_log_probs(logits)
 
     def _verify(self, log_p: Tensor, log_t: Tensor, block: Tensor) -> VerifiedBlock:
-        """Bridge and coupling of a block of proposals [R, K] at the rows' present positions."""
-        positions = self._positions(block.shape[1])
-        radius = self.request.trust_region_radius
-        return verify_block(log_p, log_t, block, self.keys, positions, radius, self.request.solver)
+        """Verify a block of proposals [R, K] at the rows' present positions."""
+        return verify_requested(
+            self.request, log_p, log_t, block, self.keys, self._positions(block.shape[1]), self.compiled
+        )
 
     def _commit(self, counts: Tensor, broken: Tensor, tokens: Tensor, **metadata: Tensor) -> None:
-        """Cut the block at the cap and at the first stop token, record it, advance, and end rows."""
+        """Cut the block at the cap and at the first stop token, record it, advance, and see which rows end."""
         cap = self.request.max_completion_length
         room = cap - self.recorder.lengths[self.row_ids]
         whole = counts
@@ -184,28 +270,18 @@ class WorkUnit:
         self.pending = torch.where(counts > 0, last, self.pending)
         self.starts = self.starts + counts
         full = self.recorder.lengths[self.row_ids] >= cap
-        broken = broken & (counts == whole) & self.alive
-        for reason, ended in (("stop", stopped), ("length", full & ~stopped), ("nan", broken & ~stopped & ~full)):
-            for row in self.row_ids[ended & self.alive].tolist():
-                self.recorder.finish(row, reason)
-        self.alive = self.alive & ~(stopped | full | broken)
-
-    def _compact(self) -> None:
-        """Drop finished rows from the caches once enough of them have gathered; until then they idle."""
-        running = int(self.alive.sum())
-        if running == 0 or running > COMPACT_BELOW * self.alive.shape[0]:
-            return
-        kept = torch.nonzero(self.alive).flatten()
-        self.student_cache.keep_rows(kept)
-        if self.teacher_cache is not None:
-            self.teacher_cache.keep_rows(kept)
-        self.row_ids, self.alive, self.keys = self.row_ids[kept], self.alive[kept], self.keys.select(kept)
-        self.starts, self.pending = self.starts[kept], self.pending[kept]
-        self._noise = self._noise[kept] if self._noise is not None else None
+        broken = broken & (counts == whole)
+        code = torch.where(broken, NAN, RUNNING)
+        code = torch.where(full, LENGTH, code)
+        code = torch.where(stopped, STOP, code) * self.alive
+        self.alive = self.alive & (code == RUNNING)
+        self._codes, self.lengths = torch.stack([code, self.starts + 1]).tolist()
 
     def _draft(self, tokens: Tensor, offset: int, uniforms: Tensor) -> tuple[Tensor, Tensor]:
         """Feed one token a row; the student's log-probs [R, V] and its draw [R] at the next position."""
-        logits = self._student_forward(tokens.unsqueeze(1), self.starts + offset, num_logits=1)
+        self.stats.student_forwards += 1
+        starts = self.starts + offset
+        logits = self.student.forward(tokens.unsqueeze(1), starts, self.caches[0], self._visible(offset + 1), 1)
         log_p = normalized_log_probs(logits[:, 0])
         return log_p, draw_proposals(log_p, uniforms)
 
@@ -222,12 +298,6 @@ class WorkUnit:
         lengths = self.recorder.lengths[self.row_ids]
         return lengths.unsqueeze(1) + torch.arange(width, device=lengths.device)
 
-    def _student_forward(self, tokens: Tensor, starts: Tensor, num_logits: int) -> Tensor:
-        self.stats.student_forwards += 1
-        visible = int(starts.max()) + tokens.shape[1]
-        return self.student.forward(tokens, starts, self.student_cache, visible, num_logits)
-
-    def _teacher_forward(self, teacher: Decoder, tokens: Tensor, starts: Tensor, num_logits: int) -> Tensor:
-        self.stats.teacher_q_forwards += 1
-        visible = int(starts.max()) + tokens.shape[1]
-        return teacher.forward(tokens, starts, self.teacher_cache, visible, num_logits)
+    def _visible(self, queries: int) -> int:
+        """Cache entries that the longest row sees in a forward of so many queries behind the committed text."""
+        return max(self.lengths) - 1 + queries

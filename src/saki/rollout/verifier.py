@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,9 +17,11 @@ from saki.functional import (
     bridge_log_ratio,
     draw_residual,
     keyed_uniforms,
+    screen_proposals,
     solve_bridge,
     solve_bridge_bisection,
 )
+from saki.functional.devices import reads_back
 from saki.types.request import SolverName
 
 
@@ -36,10 +39,11 @@ class VerifiedBlock:
         behavior_logprobs: log q of ``tokens``.
         teacher_logprobs: log T of ``tokens``.
         teacher_mode_ids: argmax of T.
-        bridge: Bridge of every position.
+        bridge: Bridge of every committed position; NaN where it was not solved for.
         acceptance: Acceptance probability of the proposals.
         broken: [R] bool, True where position ``counts`` is NaN in one of the models.
-        num_empty_residuals: Rejections where no residual weight was positive; the proposal was kept.
+        num_empty_residuals: [] int64, rejections where no residual weight was positive; the proposal was kept.
+        num_solved: Positions whose bridge was solved for; discarded ones that were accepted without it are not.
     """
 
     counts: Tensor
@@ -52,7 +56,8 @@ class VerifiedBlock:
     bridge: Bridge
     acceptance: Tensor
     broken: Tensor
-    num_empty_residuals: int
+    num_empty_residuals: Tensor
+    num_solved: int
 
 
 def verify_block(
@@ -63,6 +68,7 @@ def verify_block(
     positions: Tensor,
     radius: float,
     solver: SolverName = "newton",
+    compiled: bool = False,
 ) -> VerifiedBlock:
     """Couple K proposals a row with the bridge and stop each row at its first rejection.
 
@@ -70,42 +76,45 @@ def verify_block(
     token-wise coupling would take; the decision at a position never reads a later one.
 
     Args:
-        log_p: [R, K, V] float64 log-probs of the student that drew the proposals.
-        log_t: [R, K, V] float64 log-probs of the teacher at the same prefixes.
+        log_p: [R, K, V] log-probs of the student that drew the proposals.
+        log_t: [R, K, V] log-probs of the teacher at the same prefixes.
         proposals: [R, K] int64, z.
         keys: Identity of the R rows.
         positions: [R, K] absolute response positions.
         radius: Trust-region radius in nats, above 0.
         solver: ``"newton"`` or ``"bisection"``.
+        compiled: Whether the solver's passes are compiled.
     """
     num_rows, width, _ = log_p.shape
-    solve = solve_bridge if solver == "newton" else solve_bridge_bisection
-    bridge = solve(log_p, log_t, radius)
     log_p_z, log_t_z = take(log_p, proposals), take(log_t, proposals)
-    log_ratio_z = token_log_ratio(log_p_z, log_t_z, bridge)
+    uniforms = keyed_uniforms(keys, positions, Stream.ACCEPT).squeeze(-1)
+    screened = screen_proposals(log_p_z, log_t_z, uniforms)
+    bridges = LazyBridges(log_p, log_t, radius, solver, compiled)
+    bridges.require(~screened)
 
     # Eq. 83, and the first rejection.
-    uniforms = keyed_uniforms(keys, positions, Stream.ACCEPT).squeeze(-1)
-    accepted = accept_proposals(log_ratio_z, uniforms)
+    accepted = screened | accept_proposals(token_log_ratio(log_p_z, log_t_z, bridges.bridge), uniforms)
     num_accepted = accepted.long().cumprod(dim=1).sum(dim=1)
     at = num_accepted.clamp(max=width - 1)
     every = torch.arange(num_rows, device=log_p.device)
-    not_a_number = torch.isnan(bridge.beta)[every, at]
     rejected = num_accepted < width
+    # What is committed needs its record; what lies behind the first rejection is never solved for.
+    bridges.require(torch.arange(width, device=log_p.device) <= num_accepted.unsqueeze(1))
+    bridge = bridges.bridge
+    not_a_number = torch.isnan(bridge.beta)[every, at]
 
-    tokens = proposals.clone()
-    corrections = torch.zeros_like(accepted)
-    num_empty = 0
-    rows = torch.nonzero(rejected & ~not_a_number).flatten()
-    if rows.numel():
-        where = at[rows]
-        row_log_p = log_p[rows, where]
-        u = bridge_log_ratio(row_log_p, log_t[rows, where], bridge.beta[rows, where], bridge.log_partition[rows, where])
-        draws, has_weight = draw_residual(row_log_p, u, keys.select(rows), positions[rows, where])
-        num_empty = int((~has_weight).sum())
-        rows, where, draws = rows[has_weight], where[has_weight], draws[has_weight]
-        tokens[rows, where] = draws
-        corrections[rows, where] = True
+    # The residual at each row's first rejection; where the host may look, for rows that have one.
+    drawn = rejected & ~not_a_number
+    rows = torch.nonzero(drawn).flatten() if reads_back(log_p.device) else every
+    where = at[rows]
+    row_log_p = log_p[rows, where]
+    u = bridge_log_ratio(row_log_p, log_t[rows, where], bridge.beta[rows, where], bridge.log_partition[rows, where])
+    draws, has_weight = draw_residual(row_log_p, u, keys.select(rows), positions[rows, where])
+    replaced = drawn[rows] & has_weight
+    tokens, corrections = proposals.clone(), torch.zeros_like(accepted)
+    tokens[rows, where] = torch.where(replaced, draws, proposals[rows, where])
+    corrections[rows, where] = replaced
+    num_empty = (drawn[rows] & ~has_weight).sum()
 
     log_p_y, log_t_y = take(log_p, tokens), take(log_t, tokens)
     counts = torch.where(rejected, num_accepted + 1, num_accepted)
@@ -117,17 +126,73 @@ def verify_block(
         student_logprobs=log_p_y,
         behavior_logprobs=log_p_y + token_log_ratio(log_p_y, log_t_y, bridge),
         teacher_logprobs=log_t_y,
-        teacher_mode_ids=log_t.argmax(dim=-1),
+        teacher_mode_ids=modes(log_t),
         bridge=bridge,
-        acceptance=acceptance_probability(log_ratio_z),
+        acceptance=acceptance_probability(token_log_ratio(log_p_z, log_t_z, bridge)),
         broken=broken,
         num_empty_residuals=num_empty,
+        num_solved=bridges.num_solved,
     )
 
 
+class LazyBridges:
+    """The bridges of a block [R, K], solved for where they are asked for, each once.
+
+    On a CPU the rows asked for are gathered. On a GPU, where the host would have to wait to know them, all are
+    solved.
+
+    Args:
+        log_p: [R, K, V] student log-probs.
+        log_t: [R, K, V] teacher log-probs.
+        radius: Trust-region radius, nats.
+        solver: ``"newton"`` or ``"bisection"``.
+        compiled: Whether the solver's passes are compiled.
+
+    Attributes:
+        bridge: What is known; NaN elsewhere.
+        num_solved: Positions solved for.
+    """
+
+    def __init__(self, log_p: Tensor, log_t: Tensor, radius: float, solver: SolverName, compiled: bool) -> None:
+        self._log_p, self._log_t, self._radius = log_p, log_t, radius
+        self._solve = partial(solve_bridge if solver == "newton" else solve_bridge_bisection, compiled=compiled)
+        self.num_solved = 0
+        shape = log_p.shape[:-1]
+        self._solved = torch.zeros(shape, dtype=torch.bool, device=log_p.device)
+        self.bridge = Bridge(*(log_p.new_full(shape, torch.nan, dtype=torch.float64) for _ in fields(Bridge)))
+        if not reads_back(log_p.device):
+            self.bridge, self.num_solved = self._solve(log_p, log_t, radius), self._solved.numel()
+
+    def require(self, positions: Tensor) -> None:
+        """Solve for these positions [R, K] bool, unless they are."""
+        if self.num_solved == self._solved.numel():
+            return
+        missing = positions & ~self._solved
+        index = missing.nonzero(as_tuple=True)
+        count = index[0].numel()
+        if count == 0:
+            return
+        if count == self._solved.numel():
+            self.bridge = self._solve(self._log_p, self._log_t, self._radius)
+        else:
+            part = self._solve(self._log_p[index], self._log_t[index], self._radius)
+            for field in fields(Bridge):
+                getattr(self.bridge, field.name)[index] = getattr(part, field.name)
+        self._solved |= missing
+        self.num_solved += count
+
+
+def modes(log_probs: Tensor) -> Tensor:
+    """First argmax over the last axis, [...] int64; on a CPU by numpy, which is ten times faster at it."""
+    if log_probs.device.type == "cpu":
+        return torch.from_numpy(log_probs.numpy().argmax(axis=-1))
+    return log_probs.argmax(dim=-1)
+
+
 def take(log_probs: Tensor, tokens: Tensor) -> Tensor:
-    """Entries of [..., V] at [...] ids."""
-    return log_probs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+    """Entries of [..., V] at [...] ids; numbers come as float64."""
+    entries = log_probs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+    return entries.double() if entries.is_floating_point() else entries
 
 
 def token_log_ratio(log_p_token: Tensor, log_t_token: Tensor, bridge: Bridge) -> Tensor:

@@ -12,7 +12,7 @@ from transformers import TrainingArguments
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK, get_available_reporting_integrations
 
 from saki.methods import get_method
-from saki.objectives import constant, linear_anneal
+from saki.objectives import radius_schedule
 from saki.types import ExactOptions, check_number, unknown_option
 
 
@@ -30,16 +30,20 @@ class SakiConfig(TrainingArguments, ExactOptions):
         default="saki",
         metadata={"help": "Registered method (opd, trb, saki, ...) or package.module:attribute of your own."},
     )
+    method_options: dict[str, Any] | str | None = field(
+        default=None, metadata={"help": 'Options of the method (JSON), such as {"exopd_lambda": 1.1}; docs/methods.md.'}
+    )
     trust_region_radius: float = field(
         default=0.02, metadata={"help": "Bound on KL(q||p) at step 1, in nats. 0 rolls out the student alone."}
     )
     radius_schedule: str = field(
         default="linear",
-        metadata={"help": "How the radius changes: 'linear' to 0 over radius_anneal_steps, 'constant'."},
+        metadata={"help": "How the radius changes over radius_anneal_steps: linear, cosine, or constant."},
     )
     radius_anneal_steps: int = field(
-        default=50, metadata={"help": "Steps over which the linear schedule takes the radius to 0."}
+        default=50, metadata={"help": "Steps over which the radius falls to radius_floor."}
     )
+    radius_floor: float = field(default=0.0, metadata={"help": "Radius after radius_anneal_steps, in nats."})
     block_size: int = field(default=8, metadata={"help": "Proposals per verification wave (K)."})
     prompts_per_step: int = field(default=64, metadata={"help": "Prompts per optimizer step, over all ranks."})
     num_generations: int = field(default=8, metadata={"help": "Completions per prompt."})
@@ -87,7 +91,9 @@ class SakiConfig(TrainingArguments, ExactOptions):
         Raises:
             ValueError: One sentence per mistake.
         """
-        get_method(self.method)
+        self.chat_template_kwargs = json_object("chat_template_kwargs", self.chat_template_kwargs)
+        self.method_options = json_object("method_options", self.method_options)
+        get_method(self.method, self.method_options)
         for name, least in (
             ("block_size", 1),
             ("prompts_per_step", 1),
@@ -102,8 +108,6 @@ class SakiConfig(TrainingArguments, ExactOptions):
         ):
             check_number(name, getattr(self, name), least=least, whole=True)
         self._check_numbers()
-        if self.radius_schedule not in ("linear", "constant"):
-            raise ValueError(f"radius_schedule must be 'linear' or 'constant', got {self.radius_schedule!r}")
         if self.rollout_dtype not in ("auto", "float32", "bfloat16", "float64"):
             raise ValueError(f"rollout_dtype must be auto, float32, float64 or bfloat16, got {self.rollout_dtype!r}")
         if self.remove_unused_columns or self.logging_nan_inf_filter:
@@ -112,7 +116,6 @@ class SakiConfig(TrainingArguments, ExactOptions):
             raise ValueError("auto_find_batch_size would change the step's rollout; set per_device_train_batch_size")
         self._check_library_options()
         self.radius_at(1)
-        self._read_template_kwargs()
         try:
             super().__post_init__()
         except FileNotFoundError as error:
@@ -159,16 +162,6 @@ class SakiConfig(TrainingArguments, ExactOptions):
         if self.advantage_clip is not None:
             check_number("advantage_clip", self.advantage_clip, positive=True)
 
-    def _read_template_kwargs(self) -> None:
-        """The command line gives a JSON object."""
-        if isinstance(self.chat_template_kwargs, str):
-            try:
-                self.chat_template_kwargs = json.loads(self.chat_template_kwargs)
-            except json.JSONDecodeError as error:
-                raise ValueError(f"chat_template_kwargs is not valid JSON: {error}") from error
-        if not isinstance(self.chat_template_kwargs, dict | None):
-            raise ValueError(f"chat_template_kwargs must be a JSON object, got {self.chat_template_kwargs!r}")
-
     def _derive_accumulation(self) -> None:
         completions = self.prompts_per_step * self.num_generations
         per_micro_step = self.per_device_train_batch_size * max(1, self.n_gpu) * self.world_size
@@ -187,11 +180,23 @@ class SakiConfig(TrainingArguments, ExactOptions):
 
     def radius_at(self, step: int) -> float:
         """Trust-region radius at an optimizer step (1-based), nats."""
-        if self.radius_schedule == "constant":
-            return constant(self.trust_region_radius, step)
-        return linear_anneal(self.trust_region_radius, step, self.radius_anneal_steps)
+        return radius_schedule(
+            self.radius_schedule, self.trust_region_radius, step, self.radius_anneal_steps, self.radius_floor
+        )
 
     @property
     def run_dir(self) -> Path:
         """The run folder."""
         return Path(str(self.output_dir))
+
+
+def json_object(name: str, value: Any) -> dict[str, Any] | None:
+    """A mapping field; the command line gives it as a JSON object."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{name} is not valid JSON: {error}") from error
+    if not isinstance(value, dict | None):
+        raise ValueError(f"{name} must be a JSON object, got {value!r}")
+    return value

@@ -31,14 +31,25 @@ def resident_engine(
         device: Where both models run.
         max_batch_rows: Rows that roll out together.
     """
-    own: Any = copy.deepcopy(student)
+    decoder = frozen_copy(student, spec, dtype=dtype, device=device)
+    decoder.version = -1  # nothing has been synced yet
+    verifier = HFDecoder(teacher.to(device), spec.vocab_size) if teacher is not None else None
+    return ResidentEngine(decoder, verifier, spec.stop_token_ids, max_batch_rows=max_batch_rows)
+
+
+def frozen_copy(model: nn.Module, spec: PairSpec, *, dtype: torch.dtype, device: torch.device) -> HFDecoder:
+    """A decoder with a copy of a model's present weights (LoRA merged on the copy).
+
+    Args:
+        model: A causal LM, plain or PEFT; it is left as it is.
+        spec: Shared vocabulary.
+        dtype: Dtype of the copy.
+        device: Where it runs.
+    """
+    own: Any = copy.deepcopy(model)
     if hasattr(own, "merge_and_unload"):
         own = own.merge_and_unload()
     # transformers 5.24 renamed gradient checkpointing.
     disable = getattr(own, "activation_checkpointing_disable", None) or own.gradient_checkpointing_disable
     disable()
-    own = own.to(device=device, dtype=dtype)
-    decoder = HFDecoder(own, spec.vocab_size)
-    decoder.version = -1  # nothing has been synced yet
-    verifier = HFDecoder(teacher.to(device), spec.vocab_size) if teacher is not None else None
-    return ResidentEngine(decoder, verifier, spec.stop_token_ids, max_batch_rows=max_batch_rows)
+    return HFDecoder(own.to(device=device, dtype=dtype), spec.vocab_size)

@@ -42,11 +42,16 @@ class MetricSums:
         return logs
 
 
-def record_rollout(metrics: MetricSums, batch: RolloutBatch) -> None:
+def record_rollout(metrics: MetricSums, batch: RolloutBatch, bounded: bool = True) -> None:
     """Add what a rollout says of itself.
 
     ``rollout/kl_to_teacher`` estimates KL(p || T) from draws of q: the mean of (p/q)(y) [log p(y) - log T(y)],
     unbiased at each visited prefix; on student rollouts the weight is 1.
+
+    Args:
+        metrics: Where to.
+        batch: The rollout.
+        bounded: Whether the radius bounds its correction rate, as it does unless the behavior is SKD.
     """
     mask = batch.response_mask
     tokens = mask.sum()
@@ -66,8 +71,9 @@ def record_rollout(metrics: MetricSums, batch: RolloutBatch) -> None:
     metrics.maximum("rollout/max_length", batch.lengths.max())
     for reason, name in (("length", "truncated_share"), ("nan", "nan_share")):
         metrics.add(f"rollout/{name}", sum(r == reason for r in batch.finish_reasons), len(batch))
-    metrics.set("rollout/trust_region_radius", batch.trust_region_radius)
-    metrics.set("rollout/pinsker_bound", pinsker_bound(batch.trust_region_radius))
+    if bounded:
+        metrics.set("rollout/trust_region_radius", batch.trust_region_radius)
+        metrics.set("rollout/pinsker_bound", pinsker_bound(batch.trust_region_radius))
 
 
 def record_update(

@@ -1,4 +1,4 @@
-"""Log-probs of the trainable policy, with full-vocabulary logits only for a chunk of tokens at a time."""
+"""Next-token laws of the trainable policy, with full-vocabulary tensors only for a chunk of tokens at a time."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from torch.utils.checkpoint import checkpoint
 
 from saki.models import check_architecture, mask_padding_ids
 
+Reader = Callable[[Tensor, slice], Tensor]
+"""(logits [n, V], which of the N tokens they belong to) -> what is kept of them, [n, M]."""
+
 
 class PolicyHead:
-    """Turns a causal LM and a micro-batch into log-probs of chosen tokens.
+    """Turns a causal LM and a micro-batch into a few values a token, such as the log-probs of chosen ids.
 
     Args:
         model: The trainable causal LM, plain or PEFT, before any distributed wrapping.
@@ -26,18 +29,19 @@ class PolicyHead:
         self.vocab_size, self.chunk_tokens = vocab_size, chunk_tokens
         self.chunked = check_architecture(causal_lm.config, type(causal_lm)).logits_are_plain
 
-    def logprobs(self, model: nn.Module, unwrapped: nn.Module, inputs: dict[str, Tensor], targets: Tensor) -> Tensor:
-        """log pi of chosen tokens at the valid response positions.
+    def read(self, model: nn.Module, unwrapped: nn.Module, inputs: dict[str, Tensor], reader: Reader) -> Tensor:
+        """Values of the policy's next-token laws at the valid response positions.
 
         Args:
             model: The model as the trainer wraps it (DDP, FSDP, ...), or the plain one.
             unwrapped: The same model without the wrapper.
             inputs: ``input_ids``, ``attention_mask``, ``position_ids`` [B, L] and ``response_mask`` [B, T]; the
                 response takes the last T positions of the sequence.
-            targets: [N, M] int64, M ids for each of the N valid positions, in row-major order.
+            reader: Turns the logits of some of the N valid positions (in row-major order, cut to the real ids,
+                float32 or float64 for a float64 model) into M values each. It runs again in the backward pass.
 
         Returns:
-            [N, M] float32 (float64 for a float64 model), with gradient.
+            [N, M], with gradient.
         """
         mask = inputs["response_mask"]
         width = mask.shape[1]
@@ -46,27 +50,26 @@ class PolicyHead:
             causal_lm = base_model(unwrapped)
             sequence = {name: inputs[name] for name in ("input_ids", "attention_mask", "position_ids")}
             if not self.chunked:
-                logits = causal_lm(**sequence, use_cache=False, logits_to_keep=width + 1).logits[:, :-1]
-                return self._select(logits[mask], targets)
+                logits = causal_lm(**sequence, use_cache=False, logits_to_keep=width + 1).logits[:, :-1][mask]
+                return reader(self._cut(logits), slice(0, logits.shape[0]))
             hidden = causal_lm.base_model(**sequence, use_cache=False).last_hidden_state
             hidden = hidden[:, -width - 1 : -1][mask]
             head = causal_lm.get_output_embeddings()
-            pieces = [
-                checkpoint(self._project, head, part, ids, use_reentrant=False)
-                for part, ids in zip(hidden.split(self.chunk_tokens), targets.split(self.chunk_tokens), strict=True)
-            ]
-            return torch.cat(pieces) if pieces else hidden.new_zeros(targets.shape)
+            pieces, begin = [], 0
+            for part in hidden.split(self.chunk_tokens):
+                which = slice(begin, begin + part.shape[0])
+                pieces.append(checkpoint(self._project, head, part, reader, which, use_reentrant=False))
+                begin = which.stop
+            return torch.cat(pieces)
 
         return call_through(model, unwrapped, forward)
 
-    def _project(self, head: nn.Module, hidden: Tensor, targets: Tensor) -> Tensor:
-        return self._select(head(hidden), targets)
+    def _project(self, head: nn.Module, hidden: Tensor, reader: Reader, which: slice) -> Tensor:
+        return reader(self._cut(head(hidden)), which)
 
-    def _select(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def _cut(self, logits: Tensor) -> Tensor:
         logits = mask_padding_ids(logits, self.vocab_size)
-        if logits.dtype != torch.float64:
-            logits = logits.float()
-        return logits.gather(-1, targets) - logits.logsumexp(dim=-1, keepdim=True)
+        return logits if logits.dtype == torch.float64 else logits.float()
 
 
 def base_model(model: nn.Module) -> Any:

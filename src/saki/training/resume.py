@@ -19,6 +19,7 @@ RESUME_FIELDS = (
     "trust_region_radius",
     "radius_schedule",
     "radius_anneal_steps",
+    "radius_floor",
     "advantage_clip",
 )
 """Settings of the configuration that decide what the steps do."""

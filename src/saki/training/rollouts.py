@@ -70,6 +70,7 @@ class StepRollouts:
             behavior=self._method.behavior,
             trust_region_radius=args.radius_at(step) if self._method.behavior == "bridge" else 0.0,
             block_size=args.block_size,
+            top_k=self._method.top_k,
         )
 
     def roll_out(self, items: Sequence[dict[str, int]], step: int) -> RolloutBatch:
@@ -103,7 +104,7 @@ class StepRollouts:
         self._last = batch, step
         if self._args.save_rollouts_steps and step % self._args.save_rollouts_steps == 0:
             self._write()
-        record_rollout(self._sums, batch)
+        record_rollout(self._sums, batch, bounded=self._method.behavior != "skd")
         self._check(batch, step)
         return batch
 

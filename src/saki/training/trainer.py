@@ -21,7 +21,6 @@ from saki.files import whole_folder
 from saki.functional import request_seed
 from saki.methods import Method, get_method
 from saki.models import plain_state, resolve_pair
-from saki.objectives import TokenTargets
 from saki.rollout import RolloutEngine
 from saki.training.arguments import check_arguments, check_positions, load_named
 from saki.training.callbacks import ConsoleCallback, MetricsFileCallback
@@ -36,8 +35,8 @@ from saki.training.checkpoint import (
 )
 from saki.training.config import SakiConfig
 from saki.training.engines import resident_engine
-from saki.training.metrics import MetricSums, record_update
-from saki.training.policy import PolicyHead
+from saki.training.loss import method_parts
+from saki.training.metrics import MetricSums
 from saki.training.resume import resume_facts
 from saki.training.rewind import RewindCallback
 from saki.training.rollouts import StepRollouts
@@ -97,7 +96,7 @@ class SakiTrainer(Trainer):
         student, teacher, tokenizer, teacher_tokenizer = load_named(
             model, teacher_model, processing_class, teacher_processing_class
         )
-        self.method = method or get_method(args.method)
+        self.method = method or get_method(args.method, args.method_options)  # type: ignore[arg-type]  # a dict by now
         self.pair = resolve_pair(student, teacher, tokenizer, teacher_tokenizer)
         logger.info("vocabulary: %d ids; stop ids: %s", self.pair.vocab_size, list(self.pair.stop_token_ids))
         for note in self.pair.notes:
@@ -138,7 +137,6 @@ class SakiTrainer(Trainer):
         self._console = ConsoleCallback()
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(self._console)
-        self._policy = PolicyHead(student, self.pair.vocab_size, args.loss_chunk_tokens)
         self.engine: RolloutEngine = engine or resident_engine(
             student,
             teacher,
@@ -148,6 +146,9 @@ class SakiTrainer(Trainer):
             max_batch_rows=args.rollout_batch_rows,
         )
         self.rollouts = StepRollouts(self.engine, self.method, self.prompts.prompts, args, self._sums)
+        self.facts, self.loss = method_parts(
+            self.method, student, teacher, self.pair, args, self._rollout_dtype(), self._sums
+        )
 
     # ---- data ----------------------------------------------------------------------------------------------------
 
@@ -170,17 +171,18 @@ class SakiTrainer(Trainer):
         step = self.state.global_step + 1
         self._sync_engine()
         batch = self.rollouts.roll_out([item for items in micro_items for item in items], step)
-        routes = self.method.route(batch)
         num_whole = sum(reason != "nan" for reason in batch.finish_reasons)
         counts = torch.tensor([batch.num_valid_tokens, num_whole], device=device)
         num_valid, num_whole = self.accelerator.reduce(counts, reduction="sum")
         if int(num_whole) == 0:
             raise self.rollouts.diverged(f"every completion of step {step} ended early because a model gave NaN")
+        columns = self.loss.step_columns(batch, self.facts.of(batch))
         micro_batches, begin = [], 0
         for items in micro_items:
             rows = range(begin, begin + len(items))
             micro: dict[str, Any] = {**collate_rollout(batch, rows, self._pad_token_id)}
-            micro["routes"] = routes[rows.start : rows.stop, : micro["response_mask"].shape[1]]
+            width = micro["response_mask"].shape[1]
+            micro.update({name: value[rows.start : rows.stop, :width] for name, value in columns.items()})
             micro_batches.append(micro)
             begin = rows.stop
         self._rollout_done_at = time.perf_counter()
@@ -207,22 +209,9 @@ class SakiTrainer(Trainer):
         Raises:
             TrainingDivergedError: If the loss is not finite.
         """
-        mask = inputs["response_mask"]
-        routes = inputs["routes"][mask]
-        targets = TokenTargets(
-            completion_ids=inputs["completion_ids"][mask],
-            teacher_mode_ids=inputs["teacher_mode_ids"][mask],
-            teacher_logprobs=inputs["teacher_logprobs"][mask],
-            student_logprobs=inputs["student_logprobs"][mask],
-        )
-        ids = torch.stack([targets.completion_ids, self.method.target_ids(routes, targets)], dim=1)
-        with self.accelerator.autocast():
-            logprobs = self._policy.logprobs(model, self.accelerator.unwrap_model(model), inputs, ids)
-        losses, clamped = self.method.token_losses(logprobs[:, 1], routes, targets, self._args.advantage_clip)
-        gap = (logprobs[:, 0].detach() - targets.student_logprobs).abs()
-        names = tuple(branch.name for branch in self.method.branches)
-        record_update(self._sums, names, routes, losses.detach(), clamped, gap)
-        count = num_items_in_batch if num_items_in_batch is not None else mask.sum()
+        unwrapped = self.accelerator.unwrap_model(model)
+        losses, logprobs = self.loss.token_losses(model, unwrapped, inputs, self.accelerator.autocast())
+        count = num_items_in_batch if num_items_in_batch is not None else inputs["response_mask"].sum()
         loss = losses.sum() / torch.as_tensor(count, device=losses.device).clamp(min=1) * self.accelerator.num_processes
         if not bool(torch.isfinite(loss)):
             raise self.rollouts.diverged(f"the loss of step {self.state.global_step + 1} is {float(loss.detach())}")
@@ -320,7 +309,8 @@ class SakiTrainer(Trainer):
             self._console.close()  # an error's sentence gets a line of its own
 
     def _facts(self) -> dict[str, Any]:
-        return resume_facts(self._args, self.method.name, self.prompts.prompts)
+        facts = {**resume_facts(self._args, self.method.name, self.prompts.prompts), **self.facts.resume_facts}
+        return {**facts, "method_options": dict(self.method.options)}
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         """Model and tokenizer, whole or not at all; the library's pickle of the arguments is left out."""

@@ -8,7 +8,7 @@ from typing import Literal
 from saki.types.exact import ExactOptions
 from saki.types.numbers import check_number
 
-BehaviorName = Literal["student", "bridge"]
+BehaviorName = Literal["student", "bridge", "skd"]
 SolverName = Literal["newton", "bisection"]
 
 
@@ -50,13 +50,15 @@ class RolloutRequest(ExactOptions):
             domain and the optimizer step.
         max_completion_length: Most tokens per completion, end token included.
         num_generations: Samples per prompt.
-        behavior: ``"bridge"`` samples the trust-region bridge q; ``"student"`` samples the student p.
+        behavior: ``"bridge"`` samples the trust-region bridge q; ``"student"`` samples the student p; ``"skd"`` keeps
+            the student's proposals that are among the teacher's top tokens, and draws from the teacher elsewhere.
         trust_region_radius: Bound on KL(q||p) in nats. At 0 the bridge is the student, and the engine
             takes the student-only path.
         block_size: Proposals per verification wave, K. It does not change the tokens.
         solver: ``"newton"``, or ``"bisection"`` for the paper's 16 waves.
         score_teacher: Whether the batch must carry teacher log-probs and modes when the rollout itself
             did not need them.
+        top_k: How many of the teacher's top tokens ``"skd"`` accepts; None for another behavior.
     """
 
     seed: int
@@ -67,6 +69,7 @@ class RolloutRequest(ExactOptions):
     block_size: int = 8
     solver: SolverName = "newton"
     score_teacher: bool = True
+    top_k: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.seed, int) or not 0 <= self.seed < 2**64:
@@ -74,12 +77,14 @@ class RolloutRequest(ExactOptions):
         check_number("trust_region_radius", self.trust_region_radius, least=0)
         for name in ("max_completion_length", "num_generations", "block_size"):
             check_number(name, getattr(self, name), least=1, whole=True)
-        if self.behavior not in ("student", "bridge"):
-            raise ValueError(f"behavior must be 'student' or 'bridge', got {self.behavior!r}")
+        if self.behavior not in ("student", "bridge", "skd"):
+            raise ValueError(f"behavior must be 'student', 'bridge' or 'skd', got {self.behavior!r}")
+        if (self.behavior == "skd") != (self.top_k is not None) or (self.top_k is not None and self.top_k < 1):
+            raise ValueError(f"behavior 'skd', and no other, takes a top_k of at least 1, got {self.top_k}")
         if self.solver not in ("newton", "bisection"):
             raise ValueError(f"solver must be 'newton' or 'bisection', got {self.solver!r}")
 
     @property
     def student_only(self) -> bool:
         """True where the sampled law is the student's: no teacher forward is needed to draw a token."""
-        return self.behavior == "student" or self.trust_region_radius == 0.0
+        return self.behavior == "student" or (self.behavior == "bridge" and self.trust_region_radius == 0.0)

@@ -1,0 +1,157 @@
+"""What a study measured: right answers of every problem, run by run, in memory and as parquet."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+SCHEMA = pa.schema(
+    [
+        ("student", pa.string()),
+        ("label", pa.string()),
+        ("method", pa.string()),
+        ("seed", pa.int64()),
+        ("step", pa.int64()),
+        ("benchmark", pa.string()),
+        ("num_problems", pa.int32()),
+        ("num_samples", pa.int32()),
+        ("mean_at_k", pa.float64()),
+        ("pass_at_k", pa.float64()),
+        ("num_right", pa.list_(pa.int16())),
+        ("truncated", pa.float64()),
+        ("train_cpu_seconds", pa.float64()),
+        ("evaluation_cpu_seconds", pa.float64()),
+    ]
+)
+"""Columns of ``results.parquet``, one row a run, step and set; ``num_right`` holds one count a problem."""
+
+
+@dataclass(frozen=True)
+class SetScore:
+    """One run on one set.
+
+    Attributes:
+        student: Name of the student.
+        label: What was done to it.
+        method: Registered method; empty for an untrained model.
+        seed: Run seed.
+        step: Optimizer steps taken.
+        benchmark: Name of the set.
+        num_samples: Samples a problem, N.
+        num_right: [P] right samples of each problem.
+        truncated: Share of samples that met the length cap.
+        train_cpu_seconds: CPU seconds of the run's training.
+        evaluation_cpu_seconds: CPU seconds of the run's evaluations.
+    """
+
+    student: str
+    label: str
+    method: str
+    seed: int
+    step: int
+    benchmark: str
+    num_samples: int
+    num_right: tuple[int, ...]
+    truncated: float
+    train_cpu_seconds: float
+    evaluation_cpu_seconds: float
+
+    @property
+    def mean_at_k(self) -> float:
+        """Share of right samples."""
+        return float(np.mean(self.num_right)) / self.num_samples
+
+    @property
+    def pass_at_k(self) -> float:
+        """Share of problems with a right sample among all N."""
+        return float(np.mean(np.asarray(self.num_right) > 0))
+
+
+def write_results(path: Path, scores: Sequence[SetScore]) -> None:
+    """Write all scores, complete or not at all."""
+    columns = {name: [getattr(score, name, None) for score in scores] for name in SCHEMA.names}
+    columns["num_problems"] = [len(score.num_right) for score in scores]
+    columns["num_right"] = [list(score.num_right) for score in scores]
+    staged = path.with_suffix(".parquet.tmp")
+    pq.write_table(pa.Table.from_pydict(columns, schema=SCHEMA), staged)
+    os.replace(staged, path)
+
+
+def read_results(path: Path) -> list[SetScore]:
+    """Read the scores of a study back.
+
+    Raises:
+        ValueError: If the file is missing or holds other columns.
+    """
+    if not path.is_file():
+        raise ValueError(f"there is no results file {path}")
+    table = pq.read_table(path)
+    if table.schema.names != SCHEMA.names:
+        raise ValueError(f"{path} has columns {table.schema.names}, expected {SCHEMA.names}")
+    derived = ("num_problems", "mean_at_k", "pass_at_k")
+    rows = [{name: value for name, value in row.items() if name not in derived} for row in table.to_pylist()]
+    return [SetScore(**{**row, "num_right": tuple(row["num_right"])}) for row in rows]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One arm on the sets of a study: S seeds.
+
+    Attributes:
+        seeds: The S seeds.
+        mean: By set, [S, P] share of right samples.
+        passed: By set, [S, P] 1 where one of a problem's samples is right, else 0.
+    """
+
+    seeds: tuple[int, ...]
+    mean: dict[str, NDArray[np.float64]]
+    passed: dict[str, NDArray[np.float64]]
+
+    def restrict(self, seeds: Sequence[int]) -> Sample:
+        """The same arm on some of its seeds, in the given order."""
+        index = [self.seeds.index(seed) for seed in seeds]
+        return Sample(
+            tuple(seeds),
+            {name: values[index] for name, values in self.mean.items()},
+            {name: values[index] for name, values in self.passed.items()},
+        )
+
+
+def gather(scores: Iterable[SetScore], student: str, label: str, step: int | None) -> Sample | None:
+    """The seeds of one arm that have every set, or None without any.
+
+    Args:
+        scores: All scores.
+        student: Name of the student.
+        label: Of the arm.
+        step: Which evaluation; None for the last one of each run.
+    """
+    by_seed: dict[int, dict[int, dict[str, SetScore]]] = {}
+    for score in scores:
+        if score.student == student and score.label == label:
+            by_seed.setdefault(score.seed, {}).setdefault(score.step, {})[score.benchmark] = score
+    chosen = {
+        seed: steps[max(steps) if step is None else step]
+        for seed, steps in sorted(by_seed.items())
+        if step is None or step in steps
+    }
+    if not chosen:
+        return None
+    names = list(next(iter(chosen.values())))
+    seeds = [seed for seed, sets in chosen.items() if set(sets) == set(names)]
+
+    def stacked(of: str) -> dict[str, NDArray[np.float64]]:
+        rows = {}
+        for name in names:
+            counts = np.array([chosen[seed][name].num_right for seed in seeds], dtype=np.float64)
+            rows[name] = counts / chosen[seeds[0]][name].num_samples if of == "mean" else (counts > 0).astype(float)
+        return rows
+
+    return Sample(tuple(seeds), stacked("mean"), stacked("passed"))

@@ -1,0 +1,240 @@
+"""One run of a study, from a student to its answers on every set."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+
+from saki.analysis.study_results import SetScore
+from saki.cli.console import run_facts
+from saki.cli.engines import model_engine
+from saki.config import write_resolved
+from saki.config.sources import model_path, prompt_rows
+from saki.config.study import TEACHER, StudyRun, folder_name
+from saki.evaluation import Benchmark, evaluate_model, lab_benchmarks
+from saki.models import load_causal_lm, load_tokenizer
+from saki.training import CheckpointError, SakiConfig, SakiTrainer
+from saki.training.checkpoint import list_checkpoints
+
+logger = logging.getLogger(__name__)
+
+RESULT, FAILURE = "result.json", "failure.txt"
+EVALUATION_ROWS = 512
+
+ReportProgress = Callable[[str, int, int], None]
+"""(what is going on, done, total)."""
+
+
+def execute(run: StudyRun, folder: Path, report: ReportProgress) -> None:
+    """Carry a run to its end; a half-finished one goes on from its last checkpoint.
+
+    ``result.json`` appears last and in one piece: a run with it is finished, a run without it is not.
+
+    Args:
+        run: The run.
+        folder: Its folder.
+        report: Hears of progress.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / FAILURE).unlink(missing_ok=True)
+    name = run.teacher if run.label == TEACHER else run.student
+    tokenizer = load_tokenizer(model_path(name))
+    model = load_causal_lm(model_path(name), dtype=torch.float32)
+    begin = time.process_time()
+    evaluations = _Evaluations(run, folder, tokenizer, report)
+    if run.trains:
+        _train(run, folder, model, tokenizer, evaluations, report)
+    trained_at = time.process_time()
+    evaluations.measure(model, run.max_steps)
+    train_seconds = trained_at - begin - evaluations.seconds_in_training
+    result = {
+        "fingerprint": run.fingerprint,
+        "run": run.to_json(),
+        "train_cpu_seconds": round(train_seconds, 2),
+        "evaluation_cpu_seconds": round(time.process_time() - begin - train_seconds, 2),
+        "steps": evaluations.read(),
+        **run_facts(),
+    }
+    write_json(folder / RESULT, result)
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+
+
+def _train(
+    run: StudyRun,
+    folder: Path,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    evaluations: _Evaluations,
+    report: ReportProgress,
+) -> None:
+    config = run.config(str(folder))
+    write_resolved(folder / "config.resolved.yaml", config, facts=run_facts())
+    initial = copy.deepcopy(model.state_dict())
+    try:
+        trainer = _trainer(run, config, model, tokenizer, evaluations, report)
+        trainer.train(resume_from_checkpoint=bool(list_checkpoints(folder / "checkpoints")))
+    except CheckpointError as error:
+        logger.warning("%s; %s starts again from step 1", error, folder)
+        shutil.rmtree(folder / "checkpoints")
+        model.load_state_dict(initial)
+        trainer = _trainer(run, run.config(str(folder)), model, tokenizer, evaluations, report)
+        trainer.train()
+    trainer.save_model(str(folder / "model"))
+
+
+def _trainer(
+    run: StudyRun,
+    config: SakiConfig,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    evaluations: _Evaluations,
+    report: ReportProgress,
+) -> SakiTrainer:
+    return SakiTrainer(
+        model=model,
+        teacher_model=load_causal_lm(model_path(run.teacher), dtype=torch.float32),
+        args=config,
+        train_dataset=prompt_rows(run.dataset, seed=run.seed),
+        processing_class=tokenizer,
+        callbacks=[_Progress(report, evaluations)],
+    )
+
+
+class _Evaluations:
+    """Evaluations of one run, each on disk once it is there."""
+
+    def __init__(self, run: StudyRun, folder: Path, tokenizer: PreTrainedTokenizerBase, report: ReportProgress) -> None:
+        self._run, self._folder, self._tokenizer, self._report = run, folder, tokenizer, report
+        self.seconds_in_training = 0.0
+
+    def measure(self, model: PreTrainedModel, step: int) -> None:
+        """Evaluate the model, unless this step's result is there."""
+        path = self._path(step)
+        if path.is_file() and json.loads(path.read_text())["fingerprint"] == self._run.fingerprint:
+            return
+        run = self._run
+        result = evaluate_model(
+            model_engine(model, self._tokenizer, batch_rows=EVALUATION_ROWS),
+            self._tokenizer,
+            benchmarks(run.num_problems, run.split),
+            seed=run.seed,
+            num_samples=run.num_samples,
+            max_completion_length=run.max_new_tokens,
+            progress=lambda done, total: self._report("evaluation", done, total),
+        )
+        sets = {
+            each.name: {
+                "num_right": each.correct.sum(axis=1).tolist(),
+                "num_samples": each.num_samples,
+                "truncated": each.truncated,
+            }
+            for each in result.sets
+        }
+        write_json(path, {"fingerprint": run.fingerprint, "sets": sets})
+
+    def in_training(self, model: PreTrainedModel, step: int) -> None:
+        """Evaluate where the run asks for it."""
+        if step in self._run.evaluate_at:
+            begin = time.process_time()
+            self.measure(model, step)
+            self.seconds_in_training += time.process_time() - begin
+
+    def read(self) -> dict[str, Any]:
+        """Results by step."""
+        steps = (*self._run.evaluate_at, self._run.max_steps)
+        return {str(step): json.loads(self._path(step).read_text())["sets"] for step in steps}
+
+    def _path(self, step: int) -> Path:
+        return self._folder / f"evaluation-{step:06d}.json"
+
+
+class _Progress(TrainerCallback):
+    """Reports steps, and evaluates on the way."""
+
+    def __init__(self, report: ReportProgress, evaluations: _Evaluations) -> None:
+        self._report, self._evaluations = report, evaluations
+
+    def on_step_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Report the step."""
+        self._report("training", state.global_step, state.max_steps)
+        self._evaluations.in_training(model, state.global_step)
+
+
+@functools.lru_cache(maxsize=4)
+def benchmarks(num_problems: int, split: str) -> tuple[Benchmark, ...]:
+    """The lab's sets, made once a process."""
+    return lab_benchmarks(num_problems, split=split)  # type: ignore[arg-type]  # checked when the study was read
+
+
+def finished(run: StudyRun, folder: Path) -> bool:
+    """Whether a run has its result.
+
+    Raises:
+        ValueError: If the result is that of other settings.
+    """
+    path = folder / RESULT
+    if not path.is_file():
+        return False
+    stored = json.loads(path.read_text())
+    if stored["fingerprint"] == run.fingerprint:
+        return True
+    mine, other = run.to_json(), stored["run"]
+    name = next((key for key in mine if mine[key] != other.get(key)), "its format")
+    raise ValueError(
+        f"{folder} was finished with {name} = {other.get(name)!r}, the study now says {mine.get(name)!r}; use another "
+        "--out, or remove that folder"
+    )
+
+
+def scores(run: StudyRun, folder: Path) -> list[SetScore]:
+    """What a finished run measured."""
+    stored = json.loads((folder / RESULT).read_text())
+    return [
+        SetScore(
+            student=folder_name(run.student),
+            label=run.label,
+            method=run.method,
+            seed=run.seed,
+            step=int(step),
+            benchmark=name,
+            num_samples=values["num_samples"],
+            num_right=tuple(values["num_right"]),
+            truncated=values["truncated"],
+            train_cpu_seconds=stored["train_cpu_seconds"],
+            evaluation_cpu_seconds=stored["evaluation_cpu_seconds"],
+        )
+        for step, sets in stored["steps"].items()
+        for name, values in sets.items()
+    ]
+
+
+def write_json(path: Path, values: dict[str, Any]) -> None:
+    """Write a JSON file, complete or not at all."""
+    staged = path.with_suffix(".json.tmp")
+    staged.write_text(json.dumps(values))
+    os.replace(staged, path)

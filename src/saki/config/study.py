@@ -1,0 +1,303 @@
+"""A study file: methods x seeds x students, and the runs it stands for."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from saki import lab
+from saki.config.parsing import UsageError, read_yaml
+from saki.config.recipes import lab_config
+from saki.config.sources import LAB_PROMPTS, LAB_STUDENT, LAB_TEACHER
+from saki.training import SakiConfig
+
+TEACHER, STUDENT = "teacher", "student"
+"""Labels of the two models that are evaluated without training."""
+
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+_OWN_FIELDS = ("output_dir", "method", "seed", "max_steps", "logging_dir", "run_name")
+_ARM_KEYS = ("label", "method")
+
+
+@dataclass(frozen=True)
+class StudyArm:
+    """One method with its settings.
+
+    Attributes:
+        label: Name in folders and tables.
+        method: Registered method.
+        settings: Fields of :class:`SakiConfig` over the lab's recipe.
+    """
+
+    label: str
+    method: str
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class StudyRun:
+    """One run: everything that decides its result.
+
+    Attributes:
+        label: Of its arm, or :data:`TEACHER` or :data:`STUDENT` for a model that is evaluated as it is.
+        method: Registered method; empty for an untrained model.
+        student: Folder, hub name, or lab/student.
+        seed: Run seed, of training and evaluation.
+        settings: Fields of :class:`SakiConfig` over the lab's recipe.
+        teacher: Folder, hub name, or lab/teacher.
+        dataset: Prompts, as for ``saki train``.
+        max_steps: Optimizer steps.
+        evaluate_at: Steps before the last after which the student is evaluated as well.
+        split: ``"test"`` or ``"development"``.
+        num_problems: Problems a set.
+        num_samples: Samples a problem.
+        max_new_tokens: Most tokens a completion in evaluation.
+    """
+
+    label: str
+    method: str
+    student: str
+    seed: int
+    settings: Mapping[str, Any]
+    teacher: str
+    dataset: str
+    max_steps: int
+    evaluate_at: tuple[int, ...]
+    split: str
+    num_problems: int
+    num_samples: int
+    max_new_tokens: int
+
+    @property
+    def trains(self) -> bool:
+        """Whether the run trains, or evaluates a model as it is."""
+        return bool(self.method)
+
+    @property
+    def folder(self) -> str:
+        """Folder inside the study's ``runs``."""
+        return f"{folder_name(self.student)}/{self.label}/seed-{self.seed}"
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields, as JSON values."""
+        values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        return values
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> StudyRun:
+        """The run of :meth:`to_json`."""
+        return cls(**{**values, "evaluate_at": tuple(values["evaluate_at"])})
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of all fields: a finished run counts only for the settings that it was made with."""
+        return hashlib.blake2b(json.dumps(self.to_json(), sort_keys=True).encode(), digest_size=8).hexdigest()
+
+    def config(self, out: str) -> SakiConfig:
+        """The trainer's configuration, in the run's folder.
+
+        Raises:
+            ValueError: If a setting is not valid.
+        """
+        quiet = {"report_to": "none", "save_rollouts_steps": 0, "disable_tqdm": True, "save_total_limit": 1}
+        return lab_config(
+            out, method=self.method, max_steps=self.max_steps, seed=self.seed, **{**quiet, **self.settings}
+        )
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study.
+
+    Attributes:
+        arms: What is compared.
+        seeds: Run seeds.
+        students: Students.
+        reference: Label that the others are compared with.
+        runs: All runs, seed by seed, so that a study that stops early has whole seeds.
+    """
+
+    arms: tuple[StudyArm, ...]
+    seeds: tuple[int, ...]
+    students: tuple[str, ...]
+    reference: str
+    runs: tuple[StudyRun, ...]
+
+
+@dataclass
+class StudyKeys:
+    """Keys of a study file.
+
+    Attributes:
+        methods: Names, or mappings with ``method``, ``label`` and fields of :class:`SakiConfig`.
+        seeds: A list, or a range such as ``0-15``, or ranges and numbers joined by commas.
+        students: Folders, hub names, or lab/student.
+        teacher: Folder, hub name, or lab/teacher.
+        dataset: Prompts, as for ``saki train``.
+        max_steps: Optimizer steps a run.
+        overrides: Fields of :class:`SakiConfig` for all methods.
+        evaluate_at: Steps before the last after which the student is evaluated as well.
+        split: ``test`` or ``development``.
+        num_problems: Problems a set.
+        num_samples: Samples a problem.
+        max_new_tokens: Most tokens a completion in evaluation.
+        reference: Label that the others are compared with; by default ``trb``, or else the first.
+        baselines: Whether teacher and untrained students are evaluated, too.
+    """
+
+    methods: list[Any] = field(default_factory=list)
+    seeds: Any = "0-3"
+    students: list[str] = field(default_factory=lambda: [LAB_STUDENT])
+    teacher: str = LAB_TEACHER
+    dataset: str = LAB_PROMPTS
+    max_steps: int = 200
+    overrides: dict[str, Any] = field(default_factory=dict)
+    evaluate_at: list[int] = field(default_factory=list)
+    split: str = "test"
+    num_problems: int = 300
+    num_samples: int = 8
+    max_new_tokens: int = 64
+    reference: str | None = None
+    baselines: bool = True
+
+
+def read_study(path: Path) -> Study:
+    """Read and check a study file, and lay out its runs.
+
+    Raises:
+        UsageError: If a key, a method, a setting or a value is not valid; one sentence says which.
+    """
+    values = read_yaml(path)
+    known = [each.name for each in dataclasses.fields(StudyKeys)]
+    for key in values:
+        if key not in known:
+            raise UsageError(f"unknown key {key!r} in {path}; {_hint(key, known)}")
+    keys = StudyKeys(**values)
+    _check_keys(keys, path)
+    arms = tuple(_arm(entry, keys.overrides, path) for entry in keys.methods)
+    labels = [arm.label for arm in arms]
+    repeated = next((label for label in labels if labels.count(label) > 1), None)
+    if repeated or TEACHER in labels or STUDENT in labels:
+        raise UsageError(f"the label {repeated or TEACHER!r} is taken in {path}; give each method a label of its own")
+    reference = keys.reference or ("trb" if "trb" in labels else labels[0])
+    if reference not in labels:
+        raise UsageError(f"reference {reference!r} is no label of {path}; {_hint(reference, labels)}")
+    students, seeds = tuple(keys.students), parse_seeds(keys.seeds)
+    if len({folder_name(student) for student in students}) < len(students):
+        raise UsageError(f"two students of {path} have the same folder name; rename one of the folders")
+    study = Study(arms, seeds, students, reference, _runs(keys, arms, seeds))
+    for arm in arms:
+        try:
+            next(run for run in study.runs if run.label == arm.label).config("unused")
+        except (ValueError, TypeError) as error:
+            raise UsageError(f"{arm.label} of {path}: {error}") from error
+    return study
+
+
+def parse_seeds(value: Any) -> tuple[int, ...]:
+    """Seeds from ``3``, ``[0, 1]``, ``"0-15"`` or ``"0-7,100-107"``.
+
+    Raises:
+        UsageError: If they cannot be read, or one comes twice.
+    """
+    parts = [str(part) for part in value] if isinstance(value, list) else str(value).split(",")
+    seeds: list[int] = []
+    for part in parts:
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
+        if not match:
+            raise UsageError(f"seeds must be numbers and ranges such as 0-15, got {part!r}")
+        first, last = int(match[1]), int(match[2] or match[1])
+        seeds += range(first, last + 1)
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise UsageError(f"seeds must be there and differ, got {value!r}")
+    return tuple(seeds)
+
+
+def folder_name(student: str) -> str:
+    """A student's name as one folder: the name itself for lab/student, the last part of a path."""
+    return "lab-student" if student == LAB_STUDENT else Path(student).name.replace(" ", "_")
+
+
+def _runs(keys: StudyKeys, arms: Sequence[StudyArm], seeds: Sequence[int]) -> tuple[StudyRun, ...]:
+    shared: dict[str, Any] = {
+        "teacher": keys.teacher,
+        "dataset": keys.dataset,
+        "max_steps": keys.max_steps,
+        "evaluate_at": tuple(sorted(keys.evaluate_at)),
+        "split": keys.split,
+        "num_problems": keys.num_problems,
+        "num_samples": keys.num_samples,
+        "max_new_tokens": keys.max_new_tokens,
+    }
+    untrained: dict[str, Any] = {**shared, "max_steps": 0, "evaluate_at": ()}
+    untrained |= {"method": "", "settings": {}, "seed": seeds[0]}
+    runs = []
+    if keys.baselines:
+        runs = [StudyRun(label=STUDENT, student=student, **untrained) for student in keys.students]
+        runs.insert(0, StudyRun(label=TEACHER, student=keys.students[0], **untrained))
+    runs += [
+        StudyRun(label=arm.label, method=arm.method, student=student, seed=seed, settings=arm.settings, **shared)
+        for seed in seeds
+        for student in keys.students
+        for arm in arms
+    ]
+    return tuple(runs)
+
+
+def _arm(entry: Any, overrides: Mapping[str, Any], path: Path) -> StudyArm:
+    own = {"method": entry} if isinstance(entry, str) else entry
+    if not isinstance(own, dict) or not isinstance(own.get("method"), str):
+        raise UsageError(f"each entry of methods in {path} is a name or a mapping with 'method', got {entry!r}")
+    label = str(own.get("label", own["method"]))
+    if not _LABEL.fullmatch(label):
+        raise UsageError(f"the label {label!r} in {path} names a folder; use letters, digits, '.', '-', '_' and '+'")
+    settings = {**overrides, **{key: value for key, value in own.items() if key not in _ARM_KEYS}}
+    known = [each.name for each in dataclasses.fields(SakiConfig) if each.init and each.name not in _OWN_FIELDS]
+    for key in settings:
+        if key in _OWN_FIELDS:
+            raise UsageError(f"{key!r} in {path} is set by the study itself; remove it from {label}")
+        if key not in known:
+            raise UsageError(f"unknown key {key!r} of {label} in {path}; {_hint(key, [*known, *_ARM_KEYS])}")
+    return StudyArm(label, own["method"], {key: _number(value) for key, value in settings.items()})
+
+
+def _number(value: Any) -> Any:
+    """YAML reads 5e-4 (without a point) as text."""
+    if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", value):
+        return float(value)
+    return value
+
+
+def _check_keys(keys: StudyKeys, path: Path) -> None:
+    for name, kind in (("methods", list), ("students", list), ("overrides", dict), ("evaluate_at", list)):
+        if not isinstance(getattr(keys, name), kind):
+            raise UsageError(f"{name} in {path} must be a {kind.__name__}, got {getattr(keys, name)!r}")
+    if not keys.methods or not keys.students:
+        raise UsageError(f"{path} needs at least one of methods and of students")
+    for name in ("max_steps", "num_problems", "num_samples", "max_new_tokens"):
+        value = getattr(keys, name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise UsageError(f"{name} in {path} must be a whole number of at least 1, got {value!r}")
+    if keys.split not in ("test", "development"):
+        raise UsageError(f"split in {path} must be test or development, got {keys.split!r}")
+    if any(not isinstance(step, int) or not 1 <= step < keys.max_steps for step in keys.evaluate_at):
+        raise UsageError(
+            f"evaluate_at in {path} must hold steps from 1 to {keys.max_steps - 1}, got {keys.evaluate_at}"
+        )
+    available = lab.test_set if keys.split == "test" else lab.development_set
+    try:
+        available("gcd", keys.num_problems)  # the set with the fewest distinct questions
+    except ValueError as error:
+        raise UsageError(f"num_problems in {path}: {error}") from error
+
+
+def _hint(name: str, known: Sequence[str]) -> str:
+    nearest = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {nearest[0]!r}?" if nearest else f"choose among {', '.join(known[:20])}"

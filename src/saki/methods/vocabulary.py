@@ -1,0 +1,50 @@
+"""Branches that need both models' laws over the whole vocabulary."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from saki.functional import kl_divergence
+from saki.methods.record import VocabularyBranch
+from saki.objectives import TokenTargets, centered_advantage, clamp_advantage, reverse_kl_loss
+
+
+def _full_reverse_kl(policy: Tensor, teacher: Tensor, targets: TokenTargets, clip: float | None) -> tuple[Tensor, None]:
+    return kl_divergence(policy, teacher), None
+
+
+def _full_forward_kl(policy: Tensor, teacher: Tensor, targets: TokenTargets, clip: float | None) -> tuple[Tensor, None]:
+    return kl_divergence(teacher, policy), None
+
+
+def _centered(policy: Tensor, teacher: Tensor, targets: TokenTargets, clip: float | None) -> tuple[Tensor, Tensor]:
+    logprobs = _of_committed(policy, targets)
+    baseline = kl_divergence(policy.detach(), teacher)
+    value, clamped = clamp_advantage(
+        centered_advantage(logprobs.detach(), targets.teacher_logprobs.to(logprobs.dtype), baseline), clip
+    )
+    return -value * logprobs, clamped
+
+
+def _reverse_and_forward(
+    policy: Tensor, teacher: Tensor, targets: TokenTargets, clip: float | None
+) -> tuple[Tensor, Tensor]:
+    sampled, clamped = reverse_kl_loss(_of_committed(policy, targets), targets.teacher_logprobs.to(policy.dtype), clip)
+    return sampled + kl_divergence(teacher, policy), clamped
+
+
+def _of_committed(policy: Tensor, targets: TokenTargets) -> Tensor:
+    return policy.gather(-1, targets.completion_ids.unsqueeze(-1)).squeeze(-1)
+
+
+FULL_REVERSE_KL = VocabularyBranch("full_reverse_kl", _full_reverse_kl)
+"""KL(pi || T) over the whole vocabulary, with its exact gradient (Eq. 25)."""
+
+FULL_FORWARD_KL = VocabularyBranch("full_forward_kl", _full_forward_kl)
+"""KL(T || pi) over the whole vocabulary."""
+
+CENTERED_REVERSE_KL = VocabularyBranch("centered_reverse_kl", _centered)
+"""Sampled reverse KL with the baseline -KL(p || T)."""
+
+REVERSE_AND_FORWARD_KL = VocabularyBranch("reverse_and_forward_kl", _reverse_and_forward)
+"""Sampled reverse KL plus KL(T || pi) over the whole vocabulary."""

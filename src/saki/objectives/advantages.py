@@ -1,0 +1,90 @@
+"""Advantages of a sampled token y beside the paper's log-ratio. Detached, in nats unless said otherwise."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def extrapolated_advantage(
+    policy_logprobs: Tensor, teacher_logprobs: Tensor, reference_logprobs: Tensor, factor: float
+) -> Tensor:
+    """A = -(log p - log T) + (lambda - 1)(log T - log ref), the reward extrapolation of G-OPD.
+
+    With lambda = 1 it is the paper's log-ratio (Eq. 13) to the bit, also where a log-prob is -inf.
+
+    Args:
+        policy_logprobs: [N] log p(y).
+        teacher_logprobs: [N] log T(y).
+        reference_logprobs: [N] log-prob of y under the initial student.
+        factor: lambda.
+
+    Returns:
+        [N], unclamped.
+    """
+    log_ratio = (teacher_logprobs - policy_logprobs).detach()
+    if factor == 1.0:
+        return log_ratio
+    return log_ratio + (factor - 1.0) * (teacher_logprobs - reference_logprobs)
+
+
+def power_advantage(policy_logprobs: Tensor, teacher_logprobs: Tensor, power: float) -> Tensor:
+    """A = (T(y)^a - p(y)^a) / a, the Box-Cox form of the log-ratio: bounded by 1/a, of the same sign.
+
+    a -> 0 is log T - log p, and a = 0 selects it.
+
+    Args:
+        policy_logprobs: [N] log p(y).
+        teacher_logprobs: [N] log T(y).
+        power: a, at least 0.
+
+    Returns:
+        [N], without a unit.
+
+    Raises:
+        ValueError: If the power is negative or not finite.
+    """
+    if not (math.isfinite(power) and power >= 0):
+        raise ValueError(f"power must be finite and >= 0, got {power}")
+    policy, teacher = policy_logprobs.detach(), teacher_logprobs.detach()
+    if power == 0:
+        return teacher - policy
+    return (torch.expm1(power * teacher) - torch.expm1(power * policy)) / power
+
+
+def centered_advantage(policy_logprobs: Tensor, teacher_logprobs: Tensor, reverse_kl: Tensor) -> Tensor:
+    """A = (log T(y) - log p(y)) + KL(p || T): the log-ratio less its mean under p.
+
+    E_{y~p}[A] = 0, and since E_{y~p}[grad log p(y)] = 0 the baseline leaves the expected gradient as it is.
+
+    Args:
+        policy_logprobs: [N] log p(y).
+        teacher_logprobs: [N] log T(y).
+        reverse_kl: [N] KL(p || T) at the same prefixes.
+
+    Returns:
+        [N].
+    """
+    return (teacher_logprobs - policy_logprobs + reverse_kl).detach()
+
+
+def low_probability_advantage(policy_logprobs: Tensor, advantage: float, max_probability: float) -> Tensor:
+    """A fixed advantage where p(y) < max_probability, else 0. No teacher takes part.
+
+    Args:
+        policy_logprobs: [N] log p(y).
+        advantage: The value, negative to discourage.
+        max_probability: Bound on p(y), in (0, 1].
+
+    Returns:
+        [N], without a unit.
+
+    Raises:
+        ValueError: If the bound is out of range.
+    """
+    if not 0 < max_probability <= 1:
+        raise ValueError(f"max_probability must lie in (0, 1], got {max_probability}")
+    rare = policy_logprobs.detach() < math.log(max_probability)
+    return rare.to(policy_logprobs.dtype) * advantage

@@ -1,0 +1,190 @@
+"""saki study: a run cut short goes on to the same answers, runs are not repeated, failures stay where they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from saki.analysis.study_results import read_results
+from saki.cli.main import main
+from saki.cli.study_board import Board
+from saki.cli.study_pool import WorkerPool
+from saki.cli.study_run import RESULT, execute, finished, scores
+from saki.config.study import read_study
+
+SMALL = {
+    "prompts_per_step": 4,
+    "per_device_train_batch_size": 16,
+    "max_completion_length": 24,
+    "save_steps": 2,
+    "learning_rate": 1e-3,
+}
+
+
+def write_study(folder, **keys):
+    path = folder / "study.yaml"
+    values = {"methods": ["opd", "saki"], "seeds": "0-1", "max_steps": 4, "overrides": SMALL}
+    path.write_text(yaml.safe_dump({**values, "num_problems": 3, "num_samples": 2, **keys}))
+    return path
+
+
+class CutError(Exception):
+    """Stands for a kill."""
+
+
+def test_a_run_cut_short_goes_on_to_the_same_answers(tmp_path):
+    run = next(each for each in read_study(write_study(tmp_path, evaluate_at=[1])).runs if each.label == "saki")
+    steps = []
+
+    def watch(phase, done, total):
+        if phase == "training":
+            steps.append(done)
+
+    def cut(phase, done, total):
+        watch(phase, done, total)
+        if phase == "training" and done == 3:
+            raise CutError
+
+    execute(run, tmp_path / "whole", watch)
+    assert steps == [1, 2, 3, 4]
+    steps.clear()
+    with pytest.raises(CutError):
+        execute(run, tmp_path / "cut", cut)
+    assert not finished(run, tmp_path / "cut")
+    execute(run, tmp_path / "cut", watch)
+    assert steps == [1, 2, 3, 3, 4]  # it went on from the checkpoint of step 2
+    assert finished(run, tmp_path / "cut")
+    whole, again = (scores(run, tmp_path / name) for name in ("whole", "cut"))
+    assert [(each.step, each.benchmark, each.num_right) for each in whole] == [
+        (each.step, each.benchmark, each.num_right) for each in again
+    ]
+    assert {each.step for each in whole} == {1, 4}
+    assert not (tmp_path / "cut" / "checkpoints").exists()
+    lines = (tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4]
+    other = read_study(write_study(tmp_path, evaluate_at=[1], num_samples=3)).runs[-1]
+    with pytest.raises(ValueError, match="was finished with"):
+        finished(other, tmp_path / "cut")
+
+
+FAKE_WORKER = """
+import json, os, sys, time
+from pathlib import Path
+for line in sys.stdin:
+    task = json.loads(line)
+    run = json.loads(task["run"])
+    print(json.dumps({"event": "progress", "phase": "training", "done": 1, "total": 2}), flush=True)
+    with open(sys.argv[1], "a") as log:
+        log.write(f"{os.getpid()} {run['label']} {run['seed']}\\n")
+    if run["seed"] == 1 and run["label"] == "opd":
+        os._exit(9)
+    if run["seed"] == 1 and run["label"] == "saki":
+        print(json.dumps({"event": "failed", "reason": "ValueError: no"}), flush=True)
+    else:
+        print(json.dumps({"event": "finished"}), flush=True)
+"""
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_the_pool_reuses_processes_and_outlives_failures(tmp_path, jobs):
+    study = read_study(write_study(tmp_path, seeds="0-2", baselines=False))
+    log = tmp_path / "log"
+    pool = WorkerPool(study.runs, tmp_path, jobs, (sys.executable, "-c", FAKE_WORKER, str(log)))
+    board = Board(study.runs, [], jobs, stream=open(os.devnull, "w"))  # noqa: SIM115
+    pool.carry_out(board.show)
+    state = pool.state
+    assert sorted((run.label, run.seed) for run, _ in state.finished) == [
+        ("opd", 0),
+        ("opd", 2),
+        ("saki", 0),
+        ("saki", 2),
+    ]
+    reasons = {run.label: reason for run, reason in state.failed}
+    assert "ended with code 9" in reasons["opd"]
+    assert reasons["saki"] == "ValueError: no"
+    lines = [line.split() for line in log.read_text().splitlines()]
+    assert sorted((label, int(seed)) for _, label, seed in lines) == sorted((r.label, r.seed) for r in study.runs)
+    assert len({pid for pid, *_ in lines}) <= jobs + 1  # one replacement for the one that died
+    last = board.lines(state)[-1]
+    assert "4 of 6 runs finished, 0 running, 2 failed, 0 waiting" in last
+    assert "left" in last
+    board._stream.close()
+
+
+def test_mistakes_are_one_sentence_and_exit_code_2(tmp_path, capsys):
+    path = str(write_study(tmp_path, methods=["sakki"]))
+    for argv, message in (
+        (["study", path], "did you mean 'saki'"),
+        (["study"], "needs a study file"),
+        (["study", path, "--jobs", "0"], "jobs must be at least 1"),
+        (["study", str(tmp_path / "none.yaml")], "there is no configuration file"),
+    ):
+        assert main(argv) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert len(error.strip().splitlines()) == 1
+
+
+def test_a_failed_run_is_said_at_once(tmp_path, capsys):
+    study = read_study(write_study(tmp_path, baselines=False))
+    pool = WorkerPool(study.runs, tmp_path, 1, (sys.executable, "-c", FAKE_WORKER, str(tmp_path / "log")))
+    pool.carry_out(Board(study.runs, [], 1).show)
+    assert "failed: lab-student/saki/seed-1: ValueError: no" in capsys.readouterr().err
+
+
+def study_process(path, out):
+    return subprocess.Popen(
+        [sys.executable, "-m", "saki.cli.main", "study", str(path), "--out", str(out), "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), "OMP_NUM_THREADS": "1"},
+    )
+
+
+def outcome(process):
+    stdout, stderr = process.communicate(timeout=600)
+    assert process.returncode == 0, stderr
+    return json.loads(stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_killed_study_goes_on_and_gives_the_same_tables(tmp_path):
+    path = write_study(tmp_path, max_steps=6)
+    whole = outcome(study_process(path, tmp_path / "whole"))
+    assert whole["finished"] == whole["finished_now"] == whole["runs"] == 6
+
+    process = study_process(path, tmp_path / "killed")
+    runs = tmp_path / "killed" / "runs"
+    half_done = runs / "lab-student" / "saki" / "seed-0" / "checkpoints" / "checkpoint-4"
+    deadline = time.monotonic() + 300
+    while not half_done.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    workers = psutil.Process(process.pid).children()
+    assert workers
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert psutil.wait_procs(workers, timeout=20)[1] == []  # a killed study leaves no worker behind
+    done = {each: each.stat().st_mtime_ns for each in runs.rglob(RESULT)}
+    assert 1 <= len(done) < 6
+    again = outcome(study_process(path, tmp_path / "killed"))
+    assert again["finished"] == 6
+    assert again["finished_now"] == 6 - len(done)
+    assert all(each.stat().st_mtime_ns == at for each, at in done.items())
+    for name in ("tables.md", "tables/table1_mean.csv", "tables/differences.tex"):
+        assert (tmp_path / "whole" / name).read_text() == (tmp_path / "killed" / name).read_text()
+    assert [(s.label, s.seed, s.num_right) for s in read_results(tmp_path / "whole" / "results.parquet")] == [
+        (s.label, s.seed, s.num_right) for s in read_results(tmp_path / "killed" / "results.parquet")
+    ]
+    third = outcome(study_process(path, tmp_path / "killed"))
+    assert third["finished_now"] == 0

@@ -1,0 +1,113 @@
+"""Study files: what they stand for, and one sentence for each mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from saki.config.parsing import UsageError
+from saki.config.study import StudyRun, parse_seeds, read_study
+from saki.methods import method_names
+
+ROOT = Path(__file__).parents[2]
+
+
+def study(tmp_path, **keys):
+    path = tmp_path / "study.yaml"
+    path.write_text(yaml.safe_dump({"methods": ["opd", "trb"], "seeds": "0-2", "num_problems": 4, **keys}))
+    return read_study(path)
+
+
+def test_runs_come_seed_by_seed_after_the_untrained_models(tmp_path):
+    made = study(tmp_path, students=["lab/student", "/models/small"])
+    labels = [(run.label, run.student, run.seed) for run in made.runs]
+    assert labels[:3] == [
+        ("teacher", "lab/student", 0),
+        ("student", "lab/student", 0),
+        ("student", "/models/small", 0),
+    ]
+    assert [(label, seed) for label, student, seed in labels[3:] if student == "lab/student"] == [
+        (label, seed) for seed in (0, 1, 2) for label in ("opd", "trb")
+    ]
+    assert len({run.folder for run in made.runs}) == len(made.runs) == 3 + 12
+    assert made.reference == "trb"
+    assert study(tmp_path, baselines=False).runs[0].label == "opd"
+
+
+def test_settings_reach_the_trainer(tmp_path):
+    held = {"method": "saki", "label": "held", "radius_schedule": "constant", "learning_rate": "3e-4"}
+    made = study(
+        tmp_path,
+        methods=["opd", held, {"method": "exopd", "method_options": {"exopd_lambda": 1.1}}, "skd"],
+        overrides={"learning_rate": 1e-3, "lr_scheduler_type": "constant"},
+        max_steps=40,
+    )
+    configs = {run.label: run.config(str(tmp_path)) for run in made.runs if run.trains and run.seed == 1}
+    assert {label: config.learning_rate for label, config in configs.items()} == {
+        "opd": 1e-3,
+        "held": 3e-4,
+        "exopd": 1e-3,
+        "skd": 1e-3,
+    }
+    assert configs["held"].radius_at(40) == configs["held"].radius_at(1) == 0.02
+    assert configs["opd"].radius_anneal_steps == 10
+    assert configs["exopd"].method_options == {"exopd_lambda": 1.1}
+    assert configs["skd"].method_options == {"top_k": 3}  # the lab has 36 ids
+    assert all(config.save_rollouts_steps == 0 and config.seed == 1 for config in configs.values())
+
+
+def test_a_run_survives_json_and_its_fingerprint_holds_every_setting(tmp_path):
+    first = study(tmp_path).runs[-1]
+    again = StudyRun.from_json(first.to_json())
+    assert again == first
+    assert again.fingerprint == first.fingerprint
+    other = study(tmp_path, overrides={"learning_rate": 1e-3}).runs[-1]
+    assert other.folder == first.folder
+    assert other.fingerprint != first.fingerprint
+    assert (
+        study(tmp_path, seeds="0-9").runs[2].fingerprint == study(tmp_path).runs[2].fingerprint
+    )  # more seeds: no change
+
+
+@pytest.mark.parametrize(
+    ("value", "seeds"), [("0-3", (0, 1, 2, 3)), ("0-1,100-101", (0, 1, 100, 101)), ([4, 2], (4, 2)), (7, (7,))]
+)
+def test_seeds(value, seeds):
+    assert parse_seeds(value) == seeds
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"method": ["opd"]}, "unknown key 'method' in .*did you mean 'methods'"),
+        ({"methods": ["sakki"]}, "unknown method 'sakki'; did you mean 'saki'"),
+        ({"methods": [{"method": "opd", "learning_rat": 1}]}, "did you mean 'learning_rate'"),
+        ({"methods": [{"label": "x"}]}, "a name or a mapping with 'method'"),
+        ({"methods": ["opd", "opd"]}, "the label 'opd' is taken"),
+        ({"methods": [{"method": "opd", "label": "student"}]}, "is taken"),
+        ({"methods": [{"method": "opd", "label": "a/b"}]}, "names a folder"),
+        ({"methods": [{"method": "skd", "method_options": {"topk": 2}}]}, "did you mean 'top_k'"),
+        ({"methods": []}, "at least one of methods"),
+        ({"overrides": {"seed": 3}}, "'seed' in .* is set by the study itself"),
+        ({"overrides": {"prompts_per_step": 7}}, "must be a multiple"),
+        ({"seeds": "0-x"}, "seeds must be numbers"),
+        ({"seeds": [1, 1]}, "seeds must be there and differ"),
+        ({"split": "train"}, "split in .* must be test or development"),
+        ({"num_problems": 500}, "distinct questions"),
+        ({"num_samples": 0}, "num_samples in .* at least 1"),
+        ({"evaluate_at": [200]}, "steps from 1 to 199"),
+        ({"reference": "sakii"}, "reference 'sakii' is no label"),
+        ({"students": ["a/x", "b/x"]}, "same folder name"),
+    ],
+)
+def test_mistakes(tmp_path, keys, message):
+    with pytest.raises(UsageError, match=message):
+        study(tmp_path, **keys)
+
+
+def test_the_smoke_study_holds_every_method():
+    made = read_study(ROOT / "examples" / "study_smoke.yaml")
+    assert [arm.method for arm in made.arms] == list(method_names())
+    assert len(made.seeds) == 2
