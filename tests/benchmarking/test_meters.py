@@ -11,7 +11,14 @@ import pytest
 from saki.benchmarking.meters import measure
 from tests.benchmarking.conftest import CPU
 
-BURN = "import time; end = time.process_time() + 0.3\nwhile time.process_time() < end: pass\nprint('done', flush=True); input()"
+BURN = """
+import time
+end = time.process_time() + 0.3
+while time.process_time() < end:
+    pass
+print("done", flush=True)
+input()
+"""
 
 
 def test_processor_time_of_running_and_of_ended_children_counts():
