@@ -33,6 +33,7 @@ def test_bars_are_the_medians_and_the_split_adds_up_to_one(result):
     assert [label.get_text() for label in right.get_yticklabels()] == ["student_only", "exact_q"]
     shares = {}
     for bar in right.patches:
+        assert bar.get_x() == pytest.approx(shares.get(bar.get_y(), 0.0))  # stacked on those before
         shares[bar.get_y()] = shares.get(bar.get_y(), 0.0) + bar.get_width()
     np.testing.assert_allclose(list(shares.values()), [1.0, 1.0])
 

@@ -11,22 +11,28 @@ from saki.benchmarking.steps import StepTimes, check_lengths
 from saki.benchmarking.training import LOSSES, TrainWork, TrlMissingError, saki_steps, trl_steps
 
 PHASES = {"generation", "scoring", "sync"}
+LENGTH = 50
+"""Long enough for an end token (one of 40 ids) to be sampled: it must not end a completion."""
 
 
 @pytest.fixture
 def work(pair):
     texts = tuple(" ".join(f"w{(i + j) % 30}" for j in range(4)) for i in range(6))
-    return TrainWork(pair, texts, batch_size=2, length=7, steps=2)
+    return TrainWork(pair, texts, batch_size=2, length=LENGTH, steps=2)
 
 
 @pytest.mark.parametrize("method", ["opd", "opd_full"])
 def test_saki_steps_have_forced_lengths_and_phases(work, method, tmp_path, monkeypatch):
-    seen = []
+    seen, phases = [], []
+    phase = StepTimes.phase
+    monkeypatch.setattr(StepTimes, "phase", lambda times, name: phases.append(name) or phase(times, name))
     monkeypatch.setattr(
         "saki.benchmarking.steps.check_lengths", lambda who, lengths, length: seen.append((lengths, length))
     )
     times = saki_steps(work, method, tmp_path)
-    assert seen == [([7, 7], 7)] * 3
+    assert seen == [([LENGTH, LENGTH], LENGTH)] * 3
+    # The teacher's pass of a loss over the whole vocabulary is scoring, too.
+    assert phases.count("scoring") == (3 if method == "opd_full" else 0)
     assert len(times.steps) == 3
     assert times.prompt_tokens == 6 * 4
     for step in times.steps:
@@ -60,9 +66,25 @@ def test_without_trl_one_sentence_says_so(work, tmp_path, monkeypatch):
         trl_steps(work, tmp_path)
 
 
+def test_trl_goes_on_after_an_end_token(work, tmp_path, monkeypatch):
+    trl = pytest.importorskip("trl")
+    turns, turn = [], trl.DistillationTrainer._generate_single_turn
+
+    def spy(trainer, *args, **kwargs):
+        turns.append(turn(trainer, *args, **kwargs))
+        return turns[-1]
+
+    monkeypatch.setattr(trl.DistillationTrainer, "_generate_single_turn", spy)
+    times = trl_steps(work, tmp_path)
+    end = work.pair.tokenizer.eos_token_id
+    assert any(end in ids[:-1] for completions in turns for ids in completions)
+    assert {len(ids) for completions in turns for ids in completions} == {LENGTH}
+    assert all(step["generation"] + step["scoring"] < step["step"] for step in times.steps)
+
+
 def test_trl_does_the_same_work(pair):
     pytest.importorskip("trl")
-    result = bench_train(pair, batch_size=2, prompt_length=4, length=6, repeats=2, steps=1)
+    result = bench_train(pair, batch_size=2, prompt_length=4, length=LENGTH, repeats=2, steps=1)
     json.dumps(result)
     assert result["order"] == [["trl", "opd", "opd_full"], ["opd", "opd_full", "trl"]]
     for name, arm in result["arms"].items():

@@ -193,9 +193,7 @@ def _generate(
 ) -> list[int]:
     """Sample so many tokens after each row (all of one length); returns how many came."""
     ids = torch.tensor(rows, device=model.device)
-    config = GenerationConfig(
-        **_PLAIN, pad_token_id=0, min_new_tokens=length, max_new_tokens=length, disable_compile=True
-    )
+    config = GenerationConfig(**_PLAIN, pad_token_id=0, max_new_tokens=length, disable_compile=True)
     model.generation_config = GenerationConfig(**_PLAIN, pad_token_id=0)  # else its end ids would come back
     devices = [model.device] if model.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):  # generate reads the global random state

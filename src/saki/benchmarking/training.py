@@ -159,6 +159,7 @@ def trl_steps(work: TrainWork, folder: Path) -> StepTimes:
 
     class Timed(DistillationTrainer):
         def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
+            self.model.generation_config.eos_token_id = None  # the library took it over from the tokenizer
             times.prompt_tokens += sum(len(ids) for ids in args[0])
             with times.phase("generation"):
                 completions = super()._generate_single_turn(*args, **kwargs)
@@ -183,7 +184,7 @@ def trl_steps(work: TrainWork, folder: Path) -> StepTimes:
                 beta=1.0,
                 temperature=1.0,
                 gradient_checkpointing=False,
-                generation_kwargs={"eos_token_id": None, "min_new_tokens": work.length},
+                generation_kwargs={"eos_token_id": None},
                 **work.library_arguments(folder),
             ),
             train_dataset=Dataset.from_list([{"prompt": text} for text in work.prompts]),
