@@ -9,9 +9,9 @@ from contextlib import nullcontext
 import pytest
 
 from saki.benchmarking import bench_rollout, open_arms, rollout_table, waves_of_rows
-from saki.benchmarking.arms import ARM_NAMES, ArmRun, EngineArm
+from saki.benchmarking.arms import ARM_NAMES, ArmRun, AssistedArm, EngineArm, GenerateArm
 from saki.benchmarking.rollout import PHASES, prefill_work
-from tests.benchmarking.conftest import CPU
+from tests.benchmarking.conftest import CPU, VOCAB
 
 KEYS = {
     "tokens_per_s",
@@ -95,6 +95,17 @@ def test_every_arm_honours_forced_lengths_and_reports_by_the_schema(pair, worklo
     assert prefill["ratio"] == 1.0  # the prompt's cache is shared by its samples
     table = rollout_table({**result, "prefill": prefill})
     assert all(name in table for name in IN_PROCESS)
+
+
+def test_end_ids_of_a_model_end_nothing(pair, workload):
+    models = [pair.build("student"), pair.build("teacher")]
+    for model in models:
+        model.generation_config.eos_token_id = list(range(VOCAB))
+    work = workload(lengths=(6, 6))
+    assert GenerateArm(models[0]).run(work).lengths == work.lengths
+    for model in models:
+        model.generation_config.eos_token_id = list(range(VOCAB))
+    assert AssistedArm(*models).run(work).lengths == work.lengths
 
 
 def test_arms_that_cannot_run_say_why(pair, workload, monkeypatch):

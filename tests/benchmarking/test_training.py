@@ -71,6 +71,7 @@ def test_trl_goes_on_after_an_end_token(work, tmp_path, monkeypatch):
     turns, turn = [], trl.DistillationTrainer._generate_single_turn
 
     def spy(trainer, *args, **kwargs):
+        assert trainer.model.generation_config.eos_token_id is None  # else an ended row would be filled with padding
         turns.append(turn(trainer, *args, **kwargs))
         return turns[-1]
 

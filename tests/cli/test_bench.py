@@ -26,6 +26,15 @@ def test_rollout_writes_its_table_and_ends_in_json(capsys, tmp_path):
     assert "tok/s" in (out / "rollout.txt").read_text()
 
 
+def test_rollout_of_two_folders(capsys):
+    argv = ["bench", "rollout", "--preset", "smollm2", "--model", "lab/student", "--teacher_model", "lab/teacher"]
+    argv += ["--batch_size", "2", "--max_completion_length", "6", "--prompt_length", "20", "--repeats", "1"]
+    assert main([*argv, "--arms", "student_only,exact_q,hf_generate,hf_assisted", "--json"]) == 0
+    result = last_json(capsys)
+    assert set(result["arms"]) == {"student_only", "exact_q", "hf_generate", "hf_assisted"}
+    assert result["workload"]["prompt_length"] == 20
+
+
 def test_rollout_compares_continuous_with_static_batching(capsys):
     argv = ["bench", "rollout", "--batch-size", "2", "--requests", "4", "--max_completion_length", "8"]
     argv += ["--prompt_length", "4", "--lengths", "lognormal", "--repeats", "1", "--json"]

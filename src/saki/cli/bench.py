@@ -36,6 +36,7 @@ from saki.config.commands import (
     BenchTrainArguments,
     CommonArguments,
 )
+from saki.config.sources import model_path
 from saki.files import write_text
 
 EXAMPLES = {
@@ -162,8 +163,8 @@ def _train(args: BenchTrainArguments, say: Callable[[str], None]) -> tuple[dict[
 def _pair(args: BenchPairArguments) -> BenchPair:
     return make_pair(
         args.preset,
-        model=args.model,
-        teacher_model=args.teacher_model,
+        model=args.model and model_path(args.model),
+        teacher_model=args.teacher_model and model_path(args.teacher_model),
         dtype=pick_dtype(args.dtype),
         device=pick_device(args.device),
     )
