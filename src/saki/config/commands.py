@@ -235,6 +235,96 @@ class StudyArguments:
 
 
 @dataclass
+class BenchPairArguments:
+    """Options of ``saki bench rollout`` and ``saki bench train``: the models."""
+
+    preset: str = option("tiny", "Models: tiny and qwen3-shapes are random, smollm2 takes two folders.")
+    model: str | None = option(None, "Student folder of preset smollm2.")
+    teacher_model: str | None = option(None, "Teacher folder of preset smollm2.")
+    dtype: str = option("float32", "Dtype of both models: float32, float64, bfloat16.")
+    device: str = option("auto", "cpu, cuda, or auto.")
+    threads: int = option(1, "Threads of this process.")
+    batch_size: int = option(8, "Completions that run at once.")
+    prompt_length: int = option(64, "Tokens of each prompt.")
+    repeats: int = option(5, "Timed runs of each arm; arms alternate.")
+    seed: int = option(0, "Seed of prompts and random numbers.")
+
+    def __post_init__(self) -> None:
+        """Refuse what can be refused without making anything."""
+        counts = {"threads": 1, "batch_size": 1, "prompt_length": 1, "repeats": 1, "seed": 0}
+        check_counts(self, **counts)
+        check_dtype("dtype", self.dtype)
+        check_device(self.device)
+        for key in ("model", "teacher_model"):
+            if getattr(self, key) is not None:
+                check_model_name(key, getattr(self, key))
+
+
+@dataclass
+class BenchRolloutArguments(BenchPairArguments):
+    """``saki bench rollout``."""
+
+    max_completion_length: int = option(128, "Forced tokens of each completion; with --lengths lognormal the longest.")
+    requests: int = option(0, "Completions in all; 0 for as many as run at once.")
+    samples_per_prompt: int = option(1, "Completions of each prompt; above 1 the prefill work is compared as well.")
+    lengths: str = option("fixed", "fixed, or lognormal (median 64, sigma 0.8) for continuous against static batching.")
+    arms: str = option("default", "Arms, separated by commas; by default all that fit the lengths.")
+    trust_region_radius: float = option(0.02, "Bound on KL(q||p), nats.")
+    block_size: int = option(8, "Proposals per verification wave (K) of exact_q.")
+    compile: bool = option(False, "Compile the bridge's passes (the first call takes tens of seconds).")
+
+    def __post_init__(self) -> None:
+        """Refuse what can be refused without making anything."""
+        super().__post_init__()
+        check_counts(self, max_completion_length=1, requests=0, samples_per_prompt=1, block_size=1)
+        check_number("trust_region_radius", self.trust_region_radius, least=0)
+        if self.trust_region_radius == 0:
+            raise ValueError("trust_region_radius must be above 0, got 0; at 0 exact_q is student_only")
+        if self.lengths not in ("fixed", "lognormal"):
+            raise ValueError(f"lengths must be fixed or lognormal, got {self.lengths!r}")
+
+
+@dataclass
+class BenchBridgeArguments:
+    """``saki bench bridge``."""
+
+    vocab: str = option("4096,49152,152064", "Vocabulary sizes, separated by commas.")
+    rows: int = option(8, "Rows of the block.")
+    block_size: int = option(8, "Positions of each row (K).")
+    trust_region_radius: float = option(0.02, "Bound on KL(q||p), nats.")
+    compile: bool = option(False, "Compile the passes (the first call takes tens of seconds).")
+    device: str = option("auto", "cpu, cuda, or auto.")
+    threads: int = option(1, "Threads of this process.")
+    repeats: int = option(5, "Timed runs of each solver; solvers alternate.")
+    seed: int = option(0, "Seed of the laws.")
+
+    def __post_init__(self) -> None:
+        """Refuse what can be refused without making anything."""
+        check_counts(self, rows=1, block_size=1, threads=1, repeats=1, seed=0)
+        check_number("trust_region_radius", self.trust_region_radius, least=0)
+        check_device(self.device)
+        for word in self.vocab.split(","):
+            if not word.strip().isdigit() or int(word) < 2:
+                raise ValueError(f"vocab must be sizes of at least 2, separated by commas, got {self.vocab!r}")
+
+
+@dataclass
+class BenchTrainArguments(BenchPairArguments):
+    """``saki bench train``."""
+
+    max_completion_length: int = option(64, "Forced tokens of each completion.")
+    methods: str = option("opd,opd_full", "Methods of saki to time beside TRL, separated by commas.")
+    steps: int = option(3, "Timed steps of each training, after one to warm up.")
+
+    def __post_init__(self) -> None:
+        """Refuse what can be refused without making anything."""
+        super().__post_init__()
+        check_counts(self, max_completion_length=1, steps=1)
+        for name in self.methods.split(","):
+            get_method(name)
+
+
+@dataclass
 class LabBuildArguments:
     """``saki lab build``."""
 
