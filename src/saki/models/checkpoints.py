@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -91,12 +92,21 @@ def attempt(
     Raises:
         ModelLoadError: If the loader fails for another reason than memory.
     """
+    config_logger = logging.getLogger("transformers.configuration_utils")
+    config_logger.addFilter(_is_no_guess)
     try:
         return load()
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # the libraries raise many unrelated types for a malformed checkpoint
         raise ModelLoadError(_sentence(what, error, name, expected)) from error
+    finally:
+        config_logger.removeFilter(_is_no_guess)
+
+
+def _is_no_guess(record: logging.LogRecord) -> bool:
+    """False for the library's guess at an unknown model type, which our error names."""
+    return not record.getMessage().startswith("You are using a model of type")
 
 
 def _sentence(what: str, error: Exception, name: str, expected: str) -> str:
