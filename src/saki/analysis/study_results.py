@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+
+from saki.files import whole_file
 
 SCHEMA = pa.schema(
     [
@@ -79,9 +80,8 @@ def write_results(path: Path, scores: Sequence[SetScore]) -> None:
     columns = {name: [getattr(score, name, None) for score in scores] for name in SCHEMA.names}
     columns["num_problems"] = [len(score.num_right) for score in scores]
     columns["num_right"] = [list(score.num_right) for score in scores]
-    staged = path.with_suffix(".parquet.tmp")
-    pq.write_table(pa.Table.from_pydict(columns, schema=SCHEMA), staged)
-    os.replace(staged, path)
+    with whole_file(path) as unfinished:
+        pq.write_table(pa.Table.from_pydict(columns, schema=SCHEMA), unfinished)
 
 
 def read_results(path: Path) -> list[SetScore]:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from saki.benchmarking.meters import wait_for
 from saki.benchmarking.spread import spread
 from saki.functional import bridge_log_ratio, normalized_log_probs, solve_bridge, solve_bridge_bisection
 
@@ -138,12 +139,10 @@ def bench_bridge(
 
 
 def _timed(work: Callable[[], Any], device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    wait_for(device)
     begin = time.perf_counter()
     work()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    wait_for(device)
     return time.perf_counter() - begin
 
 

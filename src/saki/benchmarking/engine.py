@@ -10,10 +10,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from saki.benchmarking.meters import wait_for
 from saki.benchmarking.workload import RowName
 from saki.rollout import ResidentEngine, verifier
 from saki.rollout.clock import PhaseClock
-from saki.rollout.unit import LENGTH, RUNNING, WorkUnit
+from saki.rollout.unit import WorkUnit
 
 
 class ForcedLengthUnit(WorkUnit):
@@ -25,30 +26,8 @@ class ForcedLengthUnit(WorkUnit):
 
     forced_lengths: ClassVar[Mapping[RowName, int]] = {}
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        caps = [self.forced_lengths[row.prompt.key, row.sample_index] for row in self.rows]
-        self._row_caps = caps
-        self._caps = torch.tensor([*caps, self.request.max_completion_length], device=self.starts.device)
-
-    def _width(self) -> int:
-        """Proposals of the next wave: no row drafts beyond what the row with most room can take."""
-        room = max(
-            self._row_caps[row] - (self.lengths[slot] - len(self.rows[row].prompt.token_ids))
-            for slot, row in enumerate(self.slots)
-            if row is not None
-        )
-        return min(self.request.block_size, room)
-
-    def _commit(self, counts: Tensor, broken: Tensor, tokens: Tensor, **metadata: Tensor) -> None:
-        caps = self._caps[self.row_ids]
-        cut = torch.minimum(counts, (caps - self.recorder.lengths[self.row_ids]).clamp(min=0))
-        super()._commit(cut, broken & (cut == counts), tokens, **metadata)
-        ended = self.alive & (self.recorder.lengths[self.row_ids] >= caps)
-        self.alive = self.alive & ~ended
-        self._codes = [
-            LENGTH if over and code == RUNNING else code for code, over in zip(self._codes, ended.tolist(), strict=True)
-        ]
+    def _row_caps(self) -> list[int]:
+        return [self.forced_lengths[row.prompt.key, row.sample_index] for row in self.rows]
 
 
 class DeviceClock(PhaseClock):
@@ -67,8 +46,8 @@ class DeviceClock(PhaseClock):
         """Charge the time spent inside to ``name``."""
         with super().phase(name):
             yield
-            if self.waits and self._device.type == "cuda":
-                torch.cuda.synchronize(self._device)
+            if self.waits:
+                wait_for(self._device)
 
 
 class MeasuredEngine(ResidentEngine):
@@ -109,12 +88,10 @@ def _timed_bridges(device: torch.device) -> Iterator[list[float]]:
 
     @contextmanager
     def timed() -> Iterator[None]:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        wait_for(device)
         begin = time.perf_counter()
         yield
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        wait_for(device)
         seconds[0] += time.perf_counter() - begin
 
     class TimedBridges(original):  # type: ignore[misc, valid-type]

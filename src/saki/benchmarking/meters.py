@@ -41,17 +41,18 @@ def measure(work: Callable[[], Result], device: torch.device) -> tuple[Result, R
     processes = [os.getpid(), *children]
     held = _begin_peak(device, processes)
     cpu = _children_seconds()
-    _wait(device)
+    wait_for(device)
     own, begin = time.process_time(), time.perf_counter()
     result = work()
-    _wait(device)
+    wait_for(device)
     wall, own = time.perf_counter() - begin, time.process_time() - own
     cpu = own + _children_seconds() - cpu
     peak = _end_peak(device, processes)
     return result, Reading(wall, cpu, max(0, peak - held) if peak is not None and held is not None else None)
 
 
-def _wait(device: torch.device) -> None:
+def wait_for(device: torch.device) -> None:
+    """Return once a device has done what it was asked; a CPU has."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import logging
 import signal
@@ -50,8 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     name = words[0]
     if name not in COMMANDS:
-        nearest = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f"did you mean {nearest[0]!r}?" if nearest else f"choose one of {', '.join(COMMANDS)}"
+        from saki.types.exact import did_you_mean  # torch comes with it, which help and version do without
+
+        hint = did_you_mean(name, COMMANDS, f"choose one of {', '.join(COMMANDS)}")
         print(f"saki: unknown command {name!r}; {hint}", file=sys.stderr)
         return 2
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)

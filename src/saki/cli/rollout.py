@@ -10,7 +10,7 @@ import torch
 from saki.cli.console import fresh_folder, pick_device, pick_dtype, print_json, progress_bar, run_facts
 from saki.config import CommandParser, write_resolved
 from saki.config.commands import CommonArguments, RolloutArguments
-from saki.config.sources import model_path, prompt_rows
+from saki.config.sources import first_rows, model_path, prompt_rows
 from saki.data import render_prompts
 from saki.functional import pinsker_bound, request_seed
 from saki.methods import get_method
@@ -53,11 +53,7 @@ def run(argv: Sequence[str]) -> int:
         student_revision=args.revision,
         trust_remote_code=args.trust_remote_code,
     )
-    rendered = render_prompts(
-        rows.select(range(min(args.limit, len(rows)))) if hasattr(rows, "select") else rows[: args.limit],
-        pair.tokenizer,
-        max_prompt_length=args.max_prompt_length,
-    )
+    rendered = render_prompts(first_rows(rows, args.limit), pair.tokenizer, max_prompt_length=args.max_prompt_length)
     assert pair.teacher is not None
     engine = ResidentEngine(
         HFDecoder(pair.student, pair.spec.vocab_size),

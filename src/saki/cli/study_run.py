@@ -6,7 +6,6 @@ import copy
 import functools
 import json
 import logging
-import os
 import shutil
 import time
 from collections.abc import Callable
@@ -30,6 +29,7 @@ from saki.config import write_resolved
 from saki.config.sources import model_path, prompt_rows
 from saki.config.study import TEACHER, StudyRun, folder_name
 from saki.evaluation import Benchmark, evaluate_model, lab_benchmarks
+from saki.files import write_text
 from saki.models import load_causal_lm, load_tokenizer
 from saki.training import CheckpointError, SakiConfig, SakiTrainer
 from saki.training.checkpoint import list_checkpoints
@@ -73,7 +73,7 @@ def execute(run: StudyRun, folder: Path, report: ReportProgress) -> None:
         "steps": evaluations.read(),
         **run_facts(),
     }
-    write_json(folder / RESULT, result)
+    write_text(folder / RESULT, json.dumps(result))
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
 
@@ -148,7 +148,7 @@ class _Evaluations:
             }
             for each in result.sets
         }
-        write_json(path, {"fingerprint": run.fingerprint, "sets": sets})
+        write_text(path, json.dumps({"fingerprint": run.fingerprint, "sets": sets}))
 
     def in_training(self, model: PreTrainedModel, step: int) -> None:
         """Evaluate where the run asks for it."""
@@ -231,10 +231,3 @@ def scores(run: StudyRun, folder: Path) -> list[SetScore]:
         for step, sets in stored["steps"].items()
         for name, values in sets.items()
     ]
-
-
-def write_json(path: Path, values: dict[str, Any]) -> None:
-    """Write a JSON file, complete or not at all."""
-    staged = path.with_suffix(".json.tmp")
-    staged.write_text(json.dumps(values))
-    os.replace(staged, path)

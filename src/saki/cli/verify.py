@@ -11,7 +11,7 @@ from tqdm import tqdm
 from saki.cli.console import fresh_folder, pick_device, pick_dtype, print_json, run_facts
 from saki.config import CommandParser, write_resolved
 from saki.config.commands import CommonArguments, VerifyArguments
-from saki.config.sources import LAB_STUDENT, model_path, prompt_rows
+from saki.config.sources import LAB_STUDENT, first_rows, model_path, prompt_rows
 from saki.data import render_prompts
 from saki.files import write_text
 from saki.models import load_pair
@@ -49,7 +49,6 @@ def run(argv: Sequence[str]) -> int:
         rows = prompt_rows("lab", None, args.seed)
     else:
         rows = [{"prompt": text} for text in PROBE_TEXTS]
-    rows = rows.select(range(min(args.limit, len(rows)))) if hasattr(rows, "select") else rows[: args.limit]
     pair = load_pair(
         model_path(args.model),
         model_path(args.teacher_model),
@@ -59,7 +58,7 @@ def run(argv: Sequence[str]) -> int:
         student_revision=args.revision,
         trust_remote_code=args.trust_remote_code,
     )
-    rendered = render_prompts(rows, pair.tokenizer, max_prompt_length=args.max_prompt_length)
+    rendered = render_prompts(first_rows(rows, args.limit), pair.tokenizer, max_prompt_length=args.max_prompt_length)
     facts = {
         "student": args.model,
         "teacher": args.teacher_model,

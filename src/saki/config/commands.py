@@ -77,7 +77,6 @@ class PairArguments:
 
     model: str = option(LAB_STUDENT, "Student: a folder, a hub name, or lab/student.")
     teacher_model: str = option(LAB_TEACHER, "Teacher: a folder, a hub name, or lab/teacher.")
-    teacher_dtype: str = option("auto", "Dtype of the teacher: auto (as stored), float32, bfloat16.")
     revision: str | None = option(None, "Revision of the student on the hub.")
     trust_remote_code: bool = option(False, "Run code that a model folder brings along.")
 
@@ -85,7 +84,6 @@ class PairArguments:
         """Refuse what can be refused without loading anything."""
         check_model_name("model", self.model)
         check_model_name("teacher_model", self.teacher_model)
-        check_dtype("teacher_dtype", self.teacher_dtype, "auto")
 
 
 @dataclass
@@ -122,6 +120,7 @@ class TrainArguments:
 class RolloutArguments(PairArguments):
     """``saki rollout``."""
 
+    teacher_dtype: str = option("auto", "Dtype of the teacher: auto (as stored), float32, bfloat16.")
     dataset: str = option(LAB_PROMPTS, "Prompts: a file, a folder, a hub name, or lab.")
     dataset_split: str | None = option(None, "Split of the data set.")
     limit: int = option(16, "How many prompts.")
@@ -142,6 +141,7 @@ class RolloutArguments(PairArguments):
     def __post_init__(self) -> None:
         """Refuse what can be refused without loading anything."""
         super().__post_init__()
+        check_dtype("teacher_dtype", self.teacher_dtype, "auto")
         get_method(self.method)
         check_prompts_name("dataset", self.dataset)
         check_counts(self, limit=1, max_prompt_length=1, batch_rows=1, show=0)
@@ -175,13 +175,9 @@ class EvalArguments:
 
 
 @dataclass
-class VerifyArguments:
+class VerifyArguments(PairArguments):
     """``saki verify``."""
 
-    model: str = option(LAB_STUDENT, "Student: a folder, a hub name, or lab/student.")
-    teacher_model: str = option(LAB_TEACHER, "Teacher: a folder, a hub name, or lab/teacher.")
-    revision: str | None = option(None, "Revision of the student on the hub.")
-    trust_remote_code: bool = option(False, "Run code that a model folder brings along.")
     dataset: str | None = option(
         None, "Prompts: a file, a folder, a hub name, or lab; by default a few built-in texts."
     )
@@ -202,8 +198,7 @@ class VerifyArguments:
 
     def __post_init__(self) -> None:
         """Refuse what can be refused without loading anything."""
-        check_model_name("model", self.model)
-        check_model_name("teacher_model", self.teacher_model)
+        super().__post_init__()
         if self.dataset is not None:
             check_prompts_name("dataset", self.dataset)
         check_counts(self, limit=1, max_prompt_length=1, seed=0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import difflib
 import enum
 import io
 import re
@@ -19,7 +18,7 @@ import yaml
 from transformers import HfArgumentParser, TrainingArguments
 
 from saki.files import write_text
-from saki.types.exact import unknown_option
+from saki.types.exact import did_you_mean, unknown_option
 
 FACT_KEYS = ("commit", "versions")
 """What a resolved configuration records beside options; ignored when it is read again."""
@@ -84,8 +83,7 @@ class CommandParser(HfArgumentParser):
         key, complaint = found[1].replace("-", "_"), found[2]
         if choice := re.fullmatch(r"invalid choice: '?(.*?)'? \(choose from (.*)\)", complaint, flags=re.DOTALL):
             choices = [word.strip(" '") for word in choice[2].split(",")]
-            nearest = difflib.get_close_matches(choice[1], choices, n=1)
-            hint = f"did you mean {nearest[0]!r}?" if nearest else f"choose one of {', '.join(choices)}"
+            hint = did_you_mean(choice[1], choices, f"choose one of {', '.join(choices)}")
             complaint = f"got {choice[1]!r}; {hint}"
         for pattern, words in _COMPLAINTS:
             if matched := pattern.fullmatch(complaint):

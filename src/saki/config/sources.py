@@ -65,6 +65,11 @@ def prompt_rows(name: str, split: str | None = None, seed: int = 0) -> Any:
     return load_prompt_dataset(name, split=split)
 
 
+def first_rows(rows: Any, limit: int) -> Any:
+    """The first rows of a prompt set: a ``datasets.Dataset`` or a list."""
+    return rows.select(range(min(limit, len(rows)))) if hasattr(rows, "select") else rows[:limit]
+
+
 def grader(name: str | None) -> Callable[[str, str], bool] | None:
     """How completions of a prompt set are graded, or None where saki does not know."""
     return lab.grade if name in (LAB_PROMPTS, LAB_DEVELOPMENT) else None

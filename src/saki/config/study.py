@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import hashlib
 import json
 import re
@@ -17,6 +16,7 @@ from saki.config.parsing import UsageError, read_yaml
 from saki.config.recipes import lab_config
 from saki.config.sources import LAB_PROMPTS, LAB_STUDENT, LAB_TEACHER
 from saki.training import SakiConfig
+from saki.types.exact import did_you_mean
 
 TEACHER, STUDENT = "teacher", "student"
 """Labels of the two models that are evaluated without training."""
@@ -299,5 +299,4 @@ def _check_keys(keys: StudyKeys, path: Path) -> None:
 
 
 def _hint(name: str, known: Sequence[str]) -> str:
-    nearest = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {nearest[0]!r}?" if nearest else f"choose among {', '.join(known[:20])}"
+    return did_you_mean(name, known, f"choose among {', '.join(known[:20])}")

@@ -81,7 +81,7 @@ def whole_file(path: Path) -> Iterator[Path]:
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             yield unfinished
-            flush_file(unfinished)
+            flush(unfinished)
             os.replace(unfinished, path)
     except BaseException:
         unfinished.unlink(missing_ok=True)
@@ -146,7 +146,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
             yield staged
             files = sorted(each for each in staged.rglob("*") if each.is_file())
             for each in files:
-                flush_file(each)
+                flush(each)
             if exists:
                 for each in files:
                     target = path / each.relative_to(staged)
@@ -158,8 +158,8 @@ def whole_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(staged, ignore_errors=True)
 
 
-def flush_file(path: Path) -> None:
-    """Wait until a file's bytes are on the device, so that a rename never gets there before them."""
+def flush(path: Path) -> None:
+    """Wait until a file's bytes, or a folder's names, are on the device: a rename must not get there before them."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

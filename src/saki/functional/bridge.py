@@ -240,10 +240,11 @@ class _SinglePrecision:
 
 def _solve_renormalised(log_p: Tensor, log_t: Tensor, radius: Tensor, solver: Solver) -> Bridge:
     """float32 rows in double precision: the bridge of the laws that they mean, for the log-probs as given."""
-    p, t = torch.log_softmax(log_p.double(), dim=-1), torch.log_softmax(log_t.double(), dim=-1)
-    bridge = _solve_rows(p, t, radius, solver)
+    p, t = log_p.double(), log_t.double()
+    log_total_p, log_total_t = torch.logsumexp(p, dim=-1), torch.logsumexp(t, dim=-1)
+    bridge = _solve_rows(p - log_total_p.unsqueeze(-1), t - log_total_t.unsqueeze(-1), radius, solver)
     # The log-probs as given sum to 1 up to their own rounding, and A belongs to them.
-    shift = torch.logsumexp(log_t.double(), dim=-1) - torch.logsumexp(log_p.double(), dim=-1)
+    shift = log_total_t - log_total_p
     shift = torch.where(torch.isfinite(shift) & (bridge.beta > 0), bridge.beta * shift, 0.0)
     return replace(bridge, log_partition=bridge.log_partition + shift)
 

@@ -31,7 +31,7 @@ MIN_RADIUS = 1e-5
 """Smaller radii, in nats, are left to double precision."""
 
 TARGET_MARGIN = 6e-5
-"""The solver aims at radius * (1 - TARGET_MARGIN), so that rounding cannot lift KL above the radius ."""
+"""The solver aims at radius * (1 - TARGET_MARGIN), so that rounding cannot lift KL above the radius."""
 
 TOLERANCE = 2e-5
 """A row has converged when KL is within this relative distance of the aim."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
@@ -11,6 +10,7 @@ from typing import Any
 
 from saki.methods import beyond, paper
 from saki.methods.record import Method
+from saki.types.exact import did_you_mean
 
 Builder = Callable[..., Method]
 """Makes a record from options, each a keyword argument with a default."""
@@ -47,9 +47,11 @@ def method_names() -> tuple[str, ...]:
 
 def method_options(name: str) -> dict[str, Any]:
     """Options of a registered method with their defaults."""
-    if name not in _BUILDERS:
-        return {}
-    return {key: each.default for key, each in inspect.signature(_BUILDERS[name]).parameters.items()}
+    return _defaults(_BUILDERS[name]) if name in _BUILDERS else {}
+
+
+def _defaults(builder: Builder) -> dict[str, Any]:
+    return {key: each.default for key, each in inspect.signature(builder).parameters.items()}
 
 
 def get_method(name: str, options: Mapping[str, Any] | None = None) -> Method:
@@ -70,8 +72,7 @@ def get_method(name: str, options: Mapping[str, Any] | None = None) -> Method:
     elif name in _METHODS:
         method = _METHODS[name]
     else:
-        nearest = difflib.get_close_matches(name, _METHODS, n=1)
-        hint = f"did you mean {nearest[0]!r}?" if nearest else f"choose one of {', '.join(_METHODS)}"
+        hint = did_you_mean(name, _METHODS, f"choose one of {', '.join(_METHODS)}")
         raise UnknownMethodError(f"unknown method {name!r}; {hint}")
     if not options:
         return method
@@ -83,9 +84,7 @@ def _built(name: str, options: Mapping[str, Any]) -> Method:
     values = dict(defaults)
     for key, value in options.items():
         if key not in defaults:
-            nearest = difflib.get_close_matches(key, defaults, n=1, cutoff=0.4)
-            known = f"it has {', '.join(defaults)}" if defaults else "it has none"
-            hint = f"did you mean {nearest[0]!r}?" if nearest else known
+            hint = did_you_mean(key, defaults, f"it has {', '.join(defaults) or 'none'}", cutoff=0.4)
             raise UnknownMethodError(f"method {name!r} has no option {key!r}; {hint}")
         values[key] = _checked(name, key, value, defaults[key])
     return _with_options(_BUILDERS[name](**values), values)
@@ -124,8 +123,7 @@ def _imported(name: str) -> Method:
 
 
 def _register_builder(builder: Builder, default: Method | None = None) -> None:
-    values = {key: each.default for key, each in inspect.signature(builder).parameters.items()}
-    register_method(default or _with_options(builder(), values), builder)
+    register_method(default or _with_options(builder(), _defaults(builder)), builder)
 
 
 register_method(paper.OPD)

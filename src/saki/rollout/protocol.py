@@ -57,7 +57,7 @@ class EngineStats:
         prefill_positions: Prompt positions, padding included, that went through the two models.
         teacher_score_forwards: Teacher forwards of :meth:`RolloutEngine.score`.
         empty_residuals: Rejections without positive residual weight, where the proposal was kept.
-        seconds: Split of the time by phase: prefill, draft, verify, bridge, coupling, score, rest.
+        seconds: Split of the time by phase: prefill, draft, verify, bridge (with the coupling), score, rest.
     """
 
     committed_tokens: int = 0

@@ -10,6 +10,7 @@ from torch import Tensor
 from saki.functional import normalized_log_probs
 from saki.rollout.decoder import Decoder
 from saki.rollout.protocol import ScoreResult
+from saki.rollout.verifier import modes, take
 from saki.types import RolloutBatch, fill_value
 
 LOGITS_BUDGET = 64 * 2**20
@@ -92,8 +93,8 @@ def score_rows(decoder: Decoder, batch: RolloutBatch) -> tuple[ScoreResult, int]
 
 def _logprob_and_mode(log_probs: Tensor, ids: Tensor, positions: Tensor) -> dict[str, Tensor]:
     return {
-        "logprobs": log_probs.gather(-1, ids.unsqueeze(-1)).squeeze(-1),
-        "mode_ids": log_probs.argmax(dim=-1),
+        "logprobs": take(log_probs, ids),
+        "mode_ids": modes(log_probs),
     }
 
 

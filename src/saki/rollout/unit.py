@@ -73,6 +73,8 @@ class WorkUnit:
         self.recorder = RolloutRecorder(rows, request, student.version, float_dtype, device)
         self.waiting = deque(range(len(rows)))
         self.rows = rows
+        self.row_caps = self._row_caps()
+        self._caps = torch.tensor([*self.row_caps, request.max_completion_length], device=device)  # the idle row's last
         num_slots = min(num_slots, len(rows))
         self.row_ids = torch.full((num_slots,), self.recorder.idle_row, dtype=torch.long, device=device)
         self.alive = torch.zeros(num_slots, dtype=torch.bool, device=device)
@@ -89,6 +91,10 @@ class WorkUnit:
         decoders = [student] if self.teacher is None else [student, self.teacher]
         self.caches = [decoder.new_cache(num_slots, row_slots(rows, request)) for decoder in decoders]
         self.prompts = PromptCache(decoders, rows, stats, prefill_chunk)
+
+    def _row_caps(self) -> list[int]:
+        """Most tokens of each row's completion."""
+        return [self.request.max_completion_length] * len(self.rows)
 
     @property
     def num_running(self) -> int:
@@ -221,9 +227,8 @@ class WorkUnit:
 
     def _width(self) -> int:
         """Proposals of the next wave: K, or what the row with most room can still take."""
-        cap = self.request.max_completion_length
         room = max(
-            cap - (self.lengths[slot] - len(self.rows[row].prompt.token_ids))
+            self.row_caps[row] - (self.lengths[slot] - len(self.rows[row].prompt.token_ids))
             for slot, row in enumerate(self.slots)
             if row is not None
         )
@@ -256,7 +261,7 @@ class WorkUnit:
 
     def _commit(self, counts: Tensor, broken: Tensor, tokens: Tensor, **metadata: Tensor) -> None:
         """Cut the block at the cap and at the first stop token, record it, advance, and see which rows end."""
-        cap = self.request.max_completion_length
+        cap = self._caps[self.row_ids]
         room = cap - self.recorder.lengths[self.row_ids]
         whole = counts
         counts = torch.minimum(counts, room) * self.alive

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from saki.files import writing
-from saki.files.atomic import flush_file
+from saki.files.atomic import flush
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def write_manifest(folder: Path, facts: dict[str, Any]) -> None:
     files = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.name != MANIFEST:
-            flush_file(path)
+            flush(path)
             files[str(path.relative_to(folder))] = {"bytes": path.stat().st_size, "crc32": file_crc32(path)}
     content = {"schema_version": SCHEMA_VERSION, "facts": facts, "files": files}
     with (folder / MANIFEST).open("w") as stream:
@@ -84,11 +84,7 @@ def publish(staged: Path, final: Path) -> None:
     if final.exists():
         remove_checkpoint(final)
     os.replace(staged, final)
-    descriptor = os.open(final.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    flush(final.parent)
 
 
 def remove_checkpoint(folder: Path) -> None:

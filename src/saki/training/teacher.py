@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from saki.functional import normalized_log_probs
 from saki.rollout import HFDecoder
 
 
@@ -42,9 +43,6 @@ class VocabularyTeacher:
 
     @torch.no_grad()
     def logprobs(self, features: Tensor, dtype: torch.dtype) -> Tensor:
-        """Log-probs [n, V] of some positions, normalised in float64 and given in a dtype."""
+        """Log-probs [n, V] of some positions, float32, or float64 where that is asked for."""
         with torch.autocast(features.device.type, enabled=False):
-            logits = self._decoder.project(features)
-        if dtype != torch.float64:
-            return torch.log_softmax(logits.float(), dim=-1)
-        return torch.log_softmax(logits.double(), dim=-1)
+            return normalized_log_probs(self._decoder.project(features).to(dtype))

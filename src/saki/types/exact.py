@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+from collections.abc import Iterable
 from typing import Any
 
 REFUSED_SAMPLING = (
@@ -68,6 +69,17 @@ def unknown_option(name: str, known: list[str] | tuple[str, ...], where: str) ->
     """One sentence about a key that is none of the known ones."""
     if name in REFUSED_SAMPLING:
         return sampling_refusal(name)
-    nearest = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {nearest[0]!r}?" if nearest else "see --help for the valid ones"
-    return f"unknown key {name!r} in {where}; {hint}"
+    return f"unknown key {name!r} in {where}; {did_you_mean(name, known, 'see --help for the valid ones')}"
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str, cutoff: float = 0.6) -> str:
+    """The remedy for a misspelt name: the nearest known one, or what to do where none is near.
+
+    Args:
+        name: What came.
+        known: Valid names.
+        otherwise: The remedy without a near one.
+        cutoff: Least similarity, from 0 to 1.
+    """
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=cutoff)
+    return f"did you mean {nearest[0]!r}?" if nearest else otherwise

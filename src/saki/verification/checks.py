@@ -12,6 +12,7 @@ from torch import Tensor
 
 from saki.functional import normalized_log_probs, pinsker_bound, request_seed
 from saki.models import plain_state
+from saki.rollout import StaleCacheError
 from saki.rollout.verifier import take
 from saki.types import Prompt, RolloutBatch, RolloutRequest
 from saki.verification.laws import RowLaws, plain_log_probs, row_laws, valid_rows
@@ -260,3 +261,18 @@ def _score_gap(subject: Subject, batch: RolloutBatch) -> float:
         plain = plain_log_probs(subject.student, batch.prompt_token_ids(row), ids, subject.spec.vocab_size)
         worst = max(worst, _gap(scores[row, : len(ids)].double(), take(plain, torch.tensor(ids))))
     return worst
+
+
+def check_stale_cache(subject: Subject) -> Check:
+    """A cache filled before a sync is refused after it."""
+    decoder = subject.decoders["student"]
+    cache = decoder.new_cache(1, 4)
+    decoder.version += 1
+    try:
+        ids = torch.zeros(1, 1, dtype=torch.long, device=decoder.device)
+        decoder.forward(ids, torch.zeros(1, dtype=torch.long, device=decoder.device), cache, 1, 1)
+    except StaleCacheError:
+        return Check("stale caches", True, "a cache of older weights is refused")
+    finally:
+        decoder.version -= 1
+    return Check("stale caches", False, "a cache of older weights was used")

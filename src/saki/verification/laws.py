@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from saki.functional import normalized_log_probs
+from saki.functional import kl_divergence, normalized_log_probs
 from saki.types import RolloutBatch
 
 
@@ -57,13 +57,7 @@ def row_laws(log_p: Tensor, log_t: Tensor, beta: Tensor) -> RowLaws:
     log_q = torch.where(beta.unsqueeze(1) == 0, log_p, log_q)
     teacher = torch.log_softmax(torch.where(common, log_t, -torch.inf), dim=-1)
     ratio = torch.where(torch.isfinite(log_p), log_q - torch.where(torch.isfinite(log_p), log_p, 0.0), -torch.inf)
-    return RowLaws(log_p, log_t, ratio, log_q, _kl(log_q, log_p), _kl(teacher, log_p))
-
-
-def _kl(log_a: Tensor, log_b: Tensor) -> Tensor:
-    possible = torch.isfinite(log_a)
-    difference = torch.where(possible, log_a, 0.0) - torch.where(possible, log_b, 0.0)
-    return (torch.where(possible, log_a.exp(), 0.0) * difference).sum(dim=-1)
+    return RowLaws(log_p, log_t, ratio, log_q, kl_divergence(log_q, log_p), kl_divergence(teacher, log_p))
 
 
 def rank_uniforms(probabilities: Tensor, order: Tensor, tokens: Tensor, noise: Tensor) -> Tensor:

@@ -6,11 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 from saki.functional import request_seed
 from saki.models import ModelPair
-from saki.rollout import StaleCacheError
 from saki.types import Prompt, RolloutBatch, RolloutRequest
 from saki.verification.certificate import Certificate
 from saki.verification.checks import (
@@ -18,6 +15,7 @@ from saki.verification.checks import (
     check_compatibility,
     check_identity,
     check_records,
+    check_stale_cache,
     check_sync,
 )
 from saki.verification.law_check import LawEvidence
@@ -70,7 +68,7 @@ def verify_pair(
     records, law, batch = _sample(subject, prompts, progress)
     checks += [records, law]
     progress("weight sync", 0.95)
-    checks += [check_sync(subject, batch), _stale_cache(subject)]
+    checks += [check_sync(subject, batch), check_stale_cache(subject)]
     progress("done", 1.0)
     return Certificate(tuple(checks), settings, facts or {}, time.perf_counter() - begin)
 
@@ -105,18 +103,3 @@ def _sample(subject: Subject, prompts: Sequence[Prompt], progress: Progress) -> 
     if faults:
         detail = f"{len(faults)} faults, such as: " + "; ".join(faults[:MAX_FAULTS])
     return Check("records", not faults, detail, {"faults": len(faults), "rounds": number}), evidence.check(), batch
-
-
-def _stale_cache(subject: Subject) -> Check:
-    """A cache filled before a sync is refused after it."""
-    decoder = subject.decoders["student"]
-    cache = decoder.new_cache(1, 4)
-    decoder.version += 1
-    try:
-        ids = torch.zeros(1, 1, dtype=torch.long, device=decoder.device)
-        decoder.forward(ids, torch.zeros(1, dtype=torch.long, device=decoder.device), cache, 1, 1)
-    except StaleCacheError:
-        return Check("stale caches", True, "a cache of older weights is refused")
-    finally:
-        decoder.version -= 1
-    return Check("stale caches", False, "a cache of older weights was used")
