@@ -5,6 +5,7 @@ from saki.planning.memory import DeviceMemory, MemoryItem, device_memory
 from saki.planning.plan import Plan, make_plan
 from saki.planning.request import PlanRequest
 from saki.planning.shapes import PUBLISHED, ModelShape, shape_from_config
+from saki.planning.sources import load_shape
 from saki.planning.speed import StepTime, step_time, tokens_per_wave
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "PlanRequest",
     "StepTime",
     "device_memory",
+    "load_shape",
     "make_plan",
     "shape_from_config",
     "step_time",
