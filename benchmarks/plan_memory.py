@@ -42,8 +42,8 @@ def child(student: str, teacher: str, train: bool) -> dict[str, Any]:
     ids = torch.randint(100, 40_000, (8, SHAPE["prompt_length"]), generator=torch.Generator().manual_seed(0))
     baseline = resident("VmRSS")
     if train:
-        _train(student, teacher, ids)
-        return {"baseline": baseline, "peak": resident("VmHWM")}
+        prompt_length = _train(student, teacher, ids)
+        return {"baseline": baseline, "peak": resident("VmHWM"), "prompt_length": prompt_length}
     pair = load_pair(student, teacher)
     loaded = resident("VmRSS")
     size = pair.spec.vocab_size
@@ -65,13 +65,14 @@ def child(student: str, teacher: str, train: bool) -> dict[str, Any]:
     return {"baseline": baseline, "loaded": loaded, "peak": resident("VmHWM"), "tokens": tokens}
 
 
-def _train(student: str, teacher: str, ids: Any) -> None:
+def _train(student: str, teacher: str, ids: Any) -> int:
+    """Two steps; the tokens of the longest prompt, which is what the plan is then asked for."""
     from saki.models import load_tokenizer
     from saki.training import SakiConfig, SakiTrainer
 
-    # The longest text of a row whose ids come back as at most the planned length.
+    # Text comes back as other ids than it was made from, so the length is counted again below.
     tokenizer = load_tokenizer(student)
-    rows = [{"prompt": tokenizer.decode(row[: SHAPE["prompt_length"] // 2])} for row in ids]
+    rows = [{"prompt": tokenizer.decode(row[:-4])} for row in ids]
     with tempfile.TemporaryDirectory() as folder:
         args = SakiConfig(
             output_dir=folder,
@@ -89,12 +90,11 @@ def _train(student: str, teacher: str, ids: Any) -> None:
             disable_tqdm=True,
         )
         trainer = SakiTrainer(model=student, teacher_model=teacher, args=args, train_dataset=rows)
-        lengths = [len(prompt.token_ids) for prompt in trainer.prompts.prompts]
-        print(f"prompt tokens: {lengths}", file=sys.stderr)
         trainer.train()
+        return max(len(prompt.token_ids) for prompt in trainer.prompts.prompts)
 
 
-def predict(student: str, teacher: str, train: bool) -> dict[str, Any]:
+def predict(student: str, teacher: str, train: bool, prompt_length: int) -> dict[str, Any]:
     """The plan of the same run."""
     from saki.planning import PRESETS, PlanRequest, device_memory, load_shape
 
@@ -109,7 +109,7 @@ def predict(student: str, teacher: str, train: bool) -> dict[str, Any]:
         teacher_dtype="float32",
         bf16=False,
         loss_chunk_tokens=64,
-        **SHAPE,
+        **{**SHAPE, "prompt_length": prompt_length},
     )
     memory = device_memory(request)[0]
     return {"peak": memory.peak, "items": {item.name: item.num_bytes for item in memory.items}}
@@ -130,7 +130,9 @@ def main() -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     output = subprocess.run(words, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
     measured = json.loads(output.splitlines()[-1])
-    predicted = predict(args.student, args.teacher, args.train)
+    predicted = predict(
+        args.student, args.teacher, args.train, measured.get("prompt_length", SHAPE["prompt_length"])
+    )
     above = measured["peak"] - measured["baseline"]
     print(
         json.dumps(

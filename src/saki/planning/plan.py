@@ -81,7 +81,13 @@ def make_plan(request: PlanRequest) -> Plan:
 
 
 def _excess(request: PlanRequest) -> float:
-    return max((device.peak - device.capacity if device.capacity else 0.0) for device in device_memory(request))
+    """Bytes above capacity, summed over phases and devices: a change that helps the smaller peak counts as well."""
+    return sum(
+        max(0.0, device.of("resident") + device.of(phase) - device.capacity)
+        for device in device_memory(request)
+        if device.capacity is not None
+        for phase in ("rollout", "update")
+    )
 
 
 def _halvings(name: str, least: int, when: Callable[[PlanRequest], bool]) -> Tries:
