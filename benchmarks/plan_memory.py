@@ -3,8 +3,8 @@
     python benchmarks/plan_memory.py STUDENT TEACHER              # a rollout
     python benchmarks/plan_memory.py STUDENT TEACHER --train      # two steps; a rollout is part of each
 
-Folders of float32 checkpoints. A child process loads them; its peak resident set above what it had before loading is what
-the prediction is held against. Linux only (``/proc/self``). Prints one JSON line.
+Folders of float32 checkpoints. A child process loads them; its peak resident set above what it had before loading is
+what the prediction is held against. Linux only (``/proc/self``). Prints one JSON line.
 """
 
 from __future__ import annotations
@@ -130,9 +130,7 @@ def main() -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     output = subprocess.run(words, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
     measured = json.loads(output.splitlines()[-1])
-    predicted = predict(
-        args.student, args.teacher, args.train, measured.get("prompt_length", SHAPE["prompt_length"])
-    )
+    predicted = predict(args.student, args.teacher, args.train, measured.get("prompt_length", SHAPE["prompt_length"]))
     above = measured["peak"] - measured["baseline"]
     print(
         json.dumps(

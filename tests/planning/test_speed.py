@@ -26,7 +26,7 @@ def paper(**changes):
 
 
 def calibrated():
-    """The paper's case with the one number it does not give, the host's cost of a layer, set by its student-only rate."""
+    """The paper's case, with the host's cost of a layer set by the paper's student-only rate."""
     low, high = 0.0, 5e-3
     for _ in range(40):
         middle = 0.5 * (low + high)

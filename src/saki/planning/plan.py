@@ -131,7 +131,7 @@ REMEDIES: tuple[tuple[str, Tries], ...] = (
     ("teacher_dtype", _setting("teacher_dtype", "bfloat16", lambda r: r.teacher_dtype in ("float32", "float64"))),
     ("max_completion_length", _shorter),
 )
-"""In order of harm: the first five cost time or devices alone, the teacher's dtype changes q, the last cuts the data."""
+"""In order of harm: the first five cost time or devices, the teacher's dtype changes q, the last cuts the data."""
 
 
 def _remedies(request: PlanRequest) -> tuple[dict[str, Any], bool]:

@@ -138,8 +138,8 @@ class PlanRequest:
             check_number("correction_rate", self.correction_rate, least=0, below=1)
             if self.correction_rate > self.bound:
                 raise ValueError(
-                    f"correction_rate is {self.correction_rate:g}, but radius {self.trust_region_radius:g} bounds it by "
-                    f"sqrt(radius / 2) = {self.bound:.4g}; give a lower rate or a larger radius"
+                    f"correction_rate is {self.correction_rate:g}, but radius {self.trust_region_radius:g} bounds it "
+                    f"by sqrt(radius / 2) = {self.bound:.4g}; give a lower rate or a larger radius"
                 )
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 from saki.planning.request import PlanRequest
 from saki.planning.shapes import DTYPE_BYTES, ModelShape
@@ -105,7 +106,7 @@ def rounds(request: PlanRequest) -> list[tuple[float, int, float]]:
     events = sorted({time for span in spans for time in span})
     changes = sorted([(begin, 1, begin) for begin, _ in spans] + [(end, -1, begin) for begin, end in spans])
     result, place, running, begun = [], 0, 0, 0.0
-    for begin, end in zip(events, events[1:], strict=False):
+    for begin, end in pairwise(events):
         while place < len(changes) and changes[place][0] <= begin:
             running += changes[place][1]
             begun += changes[place][1] * changes[place][2]
