@@ -52,5 +52,5 @@ PRESETS = {
     "cpu-1-core": Device("cpu-1-core", None, 12e9, 60e9, 60e9, 1e9, CPU_RUNTIME_BYTES, is_cpu=True),
 }
 """NVIDIA's data sheets of H200 SXM, H100 SXM, A100 80GB SXM and A800 80GB SXM: memory, bandwidth, dense bfloat16
-FLOP/s, float32 FLOP/s without TF32, half of NVLink's two-way bandwidth. ``cpu-1-core`` is an order of magnitude, not a data
-sheet: one core with AVX2."""
+FLOP/s, float32 FLOP/s without TF32, half of NVLink's two-way bandwidth. ``cpu-1-core`` is an order of magnitude, not a
+data sheet: one core with AVX2."""
