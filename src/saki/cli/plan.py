@@ -1,0 +1,93 @@
+"""``saki plan``: memory and time of a run before it is started."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from saki.cli.console import fresh_folder, print_json
+from saki.config import CommandParser
+from saki.config.commands import CommonArguments, PlanArguments
+from saki.config.sources import model_path
+from saki.files import write_text
+from saki.planning import PRESETS, Device, Plan, PlanRequest, load_shape, make_plan
+from saki.types import check_number
+
+SUMMARY = "Predict memory and speed of a pair on a device, and what to change if it does not fit."
+EXAMPLE = "saki plan --model qwen3-1.7b --teacher_model qwen3-4b --device h100 --gradient_checkpointing"
+
+
+def parser() -> CommandParser:
+    """The command's options."""
+    return CommandParser([CommonArguments, PlanArguments], "saki plan", SUMMARY, EXAMPLE)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run the command; 0 whether the plan fits or not."""
+    common, args = parser().parse(argv)
+    folder = fresh_folder(common.out, "saki plan") if common.out else None
+    plan = make_plan(_request(args))
+    text = describe(plan)
+    print(text)
+    if folder:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / "plan.txt", text + "\n")
+    if common.json:
+        print_json(plan.to_json())
+    return 0
+
+
+def _request(args: PlanArguments) -> PlanRequest:
+    if args.task not in ("train", "rollout"):
+        raise ValueError(f"task must be 'train' or 'rollout', got {args.task!r}")
+    check_number("launch_us", args.launch_us, least=0)
+    shared = {field.name for field in dataclasses.fields(PlanRequest)} - {"device"}
+    values = {name: value for name, value in vars(args).items() if name in shared}
+    return PlanRequest(
+        student=load_shape(model_path(args.model)),
+        teacher=load_shape(model_path(args.teacher_model)),
+        device=_device(args),
+        train=args.task == "train",
+        launch_s=args.launch_us * 1e-6,
+        **values,
+    )
+
+
+def _device(args: PlanArguments) -> Device:
+    if args.device not in PRESETS:
+        raise ValueError(f"device must be one of {', '.join(PRESETS)}, got {args.device!r}")
+    device = PRESETS[args.device]
+    for option, field, unit in (
+        ("device_memory_gb", "memory_bytes", 1e9),
+        ("bandwidth_gb_s", "bytes_per_s", 1e9),
+        ("tflops", "flops", 1e12),
+    ):
+        value = getattr(args, option)
+        if value is not None:
+            check_number(option, value, positive=True)
+            device = dataclasses.replace(device, **{field: value * unit})
+    return device
+
+
+def describe(plan: Plan) -> str:
+    """The plan as text of at most 100 columns."""
+    lines = []
+    for memory in plan.memory:
+        lines.append(f"{memory.role:42} {'phase':10} {'GB':>9}")
+        lines += [f"  {item.name:40} {item.phase:10} {item.num_bytes / 1e9:9.3f}" for item in memory.items]
+        room = "not limited" if memory.capacity is None else f"of {memory.capacity / 1e9:.1f}"
+        verdict = "" if memory.capacity is None else ": fits" if memory.fits else ": does not fit"
+        lines += [f"  {'peak':40} {'':10} {memory.peak / 1e9:9.3f}   {room}{verdict}", ""]
+    time, request = plan.time, plan.request
+    kept = f"{request.rate:.3f} (at most {request.bound:.3f})"
+    lines += [
+        f"correction rate {kept}, tokens per wave {time.tokens_per_wave:.2f}",
+        f"rollout {time.exact_q_s:.1f} s: " + ", ".join(f"{name} {value:.1f}" for name, value in time.split.items()),
+        f"student alone {time.student_only_s:.1f} s, so exact-q keeps {time.ratio:.2f} of its speed",
+    ]
+    if request.train:
+        lines.append(f"update {time.update_s:.1f} s, weight sync {time.sync_s:.2f} s, step {time.step_s:.1f} s")
+    if not plan.fits:
+        changes = ", ".join(f"--{name} {value}" for name, value in plan.changes.items()) or "nothing that saki offers"
+        lines.append(f"to make it fit: {changes}" if plan.remedied else f"even this does not suffice: {changes}")
+    return "\n".join(lines)
