@@ -48,6 +48,7 @@ def server():
     """A server of a table model in a thread; gives its address."""
     listener = listen()
     address = listener.getsockname()
+    assert address[0] == "127.0.0.1"  # the loopback alone, while it listens
     thread = threading.Thread(target=ModelServer(table_decoder(vocab_size=5), TOKEN).serve, args=(listener,))
     thread.start()
     yield address
