@@ -269,7 +269,7 @@ class _Bench:
         except ModuleNotFoundError as error:
             raise _NotHereError(f"not available: this installation has no {error.name}") from error
         served = [process.ServedModel(**self.pair.served(side)) for side in ("student", "teacher")]
-        loop = external.ExternalLoop(*served, (), max_batch_rows=self.work.batch_size)
+        loop = external.ExternalLoop(*served, (), token_wise=block_size == 1, max_batch_rows=self.work.batch_size)
         self.stack.callback(loop.close)
         return EngineArm(name, loop, "bridge", block_size, execution, "models in processes of their own")
 

@@ -1,6 +1,10 @@
 """Rollout engines: prompts in, :class:`saki.types.RolloutBatch` out."""
 
 from saki.rollout.decoder import Decoder, HFDecoder, StaleCacheError, TableDecoder
+from saki.rollout.external import ExternalLoop
+from saki.rollout.external_errors import ExternalError
+from saki.rollout.external_process import ServedModel
+from saki.rollout.external_stats import ExternalStats
 from saki.rollout.protocol import EngineStats, RolloutEngine, ScoreResult, SyncReport
 from saki.rollout.resident import ResidentEngine
 from saki.rollout.sequential import SequentialSampler
@@ -10,12 +14,16 @@ from saki.rollout.sync import WeightSyncError, model_checksum
 __all__ = [
     "Decoder",
     "EngineStats",
+    "ExternalError",
+    "ExternalLoop",
+    "ExternalStats",
     "HFDecoder",
     "ResidentEngine",
     "RolloutEngine",
     "RolloutFileError",
     "ScoreResult",
     "SequentialSampler",
+    "ServedModel",
     "StaleCacheError",
     "SyncReport",
     "TableDecoder",

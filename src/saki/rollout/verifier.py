@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, fields
 from functools import partial
 
@@ -44,6 +45,7 @@ class VerifiedBlock:
         broken: [R] bool, True where position ``counts`` is NaN in one of the models.
         num_empty_residuals: [] int64, rejections where no residual weight was positive; the proposal was kept.
         num_solved: Positions whose bridge was solved for; discarded ones that were accepted without it are not.
+        bridge_seconds: Wall seconds of the solver (on a GPU those of its launch).
     """
 
     counts: Tensor
@@ -58,6 +60,7 @@ class VerifiedBlock:
     broken: Tensor
     num_empty_residuals: Tensor
     num_solved: int
+    bridge_seconds: float = 0.0
 
 
 def verify_block(
@@ -132,6 +135,7 @@ def verify_block(
         broken=broken,
         num_empty_residuals=num_empty,
         num_solved=bridges.num_solved,
+        bridge_seconds=bridges.seconds,
     )
 
 
@@ -151,6 +155,7 @@ class LazyBridges:
     Attributes:
         bridge: What is known; NaN elsewhere.
         num_solved: Positions solved for.
+        seconds: Wall seconds of the solver.
     """
 
     def __init__(self, log_p: Tensor, log_t: Tensor, radius: float, solver: SolverName, compiled: bool) -> None:
@@ -160,8 +165,10 @@ class LazyBridges:
         shape = log_p.shape[:-1]
         self._solved = torch.zeros(shape, dtype=torch.bool, device=log_p.device)
         self.bridge = Bridge(*(log_p.new_full(shape, torch.nan, dtype=torch.float64) for _ in fields(Bridge)))
+        begin = time.perf_counter()
         if not reads_back(log_p.device):
             self.bridge, self.num_solved = self._solve(log_p, log_t, radius), self._solved.numel()
+        self.seconds = time.perf_counter() - begin
 
     def require(self, positions: Tensor) -> None:
         """Solve for these positions [R, K] bool, unless they are."""
@@ -172,6 +179,7 @@ class LazyBridges:
         count = index[0].numel()
         if count == 0:
             return
+        begin = time.perf_counter()
         if count == self._solved.numel():
             self.bridge = self._solve(self._log_p, self._log_t, self._radius)
         else:
@@ -180,6 +188,7 @@ class LazyBridges:
                 getattr(self.bridge, field.name)[index] = getattr(part, field.name)
         self._solved |= missing
         self.num_solved += count
+        self.seconds += time.perf_counter() - begin
 
 
 def modes(log_probs: Tensor) -> Tensor:
