@@ -266,7 +266,7 @@ class BenchRolloutArguments(BenchPairArguments):
     arms: str = option("default", "Arms, separated by commas; by default all that fit the lengths.")
     trust_region_radius: float = option(0.02, "Bound on KL(q||p), nats.")
     block_size: int = option(8, "Proposals per verification wave (K) of exact_q.")
-    compile: bool = option(False, "Compile the bridge's passes (the first call takes tens of seconds).")
+    compile: bool = option(False, "Compile forwards and the bridge's passes (a minute or two to start).")
 
     def __post_init__(self) -> None:
         """Refuse what can be refused without making anything."""

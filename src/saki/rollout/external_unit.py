@@ -130,6 +130,9 @@ class _Prefill:
         self.new_cache, self.cache_bytes = decoder.new_cache, decoder.cache_bytes
         self.named_tensors = decoder.named_tensors
 
+    def compile(self) -> None:
+        self._decoder.compile()
+
     def forward(self, token_ids: Tensor, starts: Tensor, cache: RemoteCache, visible: int, num_logits: int) -> Tensor:
         self._decoder.extend(token_ids, starts, cache, visible)
         return torch.empty(token_ids.shape[0], 0, self.vocab_size)
