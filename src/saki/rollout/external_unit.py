@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -38,13 +38,9 @@ class ExternalUnit(WorkUnit):
         stats: EngineStats,
         clock: PhaseClock,
         prefill_chunk: int,
-        num_slots: int,
-        refill: bool = True,
-        compiled: bool = False,
+        *more: Any,
     ) -> None:
-        super().__init__(
-            student, teacher, stop_ids, rows, request, stats, clock, prefill_chunk, num_slots, refill, compiled
-        )
+        super().__init__(student, teacher, stop_ids, rows, request, stats, clock, prefill_chunk, *more)
         decoders = [cast("RemoteDecoder", student)]
         if self.teacher is not None:
             decoders.append(cast("RemoteDecoder", self.teacher))
