@@ -6,6 +6,7 @@ from saki.rollout.resident import ResidentEngine
 from saki.rollout.sequential import SequentialSampler
 from saki.rollout.storage import RolloutFileError, read_rollouts, write_rollouts
 from saki.rollout.sync import WeightSyncError, model_checksum
+from saki.rollout.tempered import TemperedDecoder
 
 __all__ = [
     "Decoder",
@@ -19,6 +20,7 @@ __all__ = [
     "StaleCacheError",
     "SyncReport",
     "TableDecoder",
+    "TemperedDecoder",
     "WeightSyncError",
     "model_checksum",
     "read_rollouts",

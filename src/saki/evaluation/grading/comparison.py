@@ -35,9 +35,7 @@ class UnparsedError(ValueError):
     """Math-verify cannot read an expression."""
 
 
-def grade_completion(
-    completion: str, gold: str, *, e_notation: bool = True, text_equality: bool = True
-) -> Verdict:
+def grade_completion(completion: str, gold: str, *, e_notation: bool = True, text_equality: bool = True) -> Verdict:
     r"""Judge a completion by its last balanced box.
 
     Where the gold answer has several parts and the last box alone is not right, all boxes together may be: "the

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -116,9 +117,7 @@ class GradingPool:
                 if worker is not None:
                     self._idle.append(worker)
 
-        threads = [
-            threading.Thread(target=work, daemon=True) for _ in range(min(self.num_workers, len(completions)))
-        ]
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(min(self.num_workers, len(completions)))]
         for thread in threads:
             thread.start()
         try:
@@ -193,7 +192,5 @@ class _Worker:
         self.process.wait()
         for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
-                try:
+                with suppress(BrokenPipeError):
                     stream.close()
-                except BrokenPipeError:
-                    pass
