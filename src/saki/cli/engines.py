@@ -15,7 +15,7 @@ from saki.rollout import HFDecoder, ResidentEngine, TemperedDecoder
 logger = logging.getLogger(__name__)
 
 CACHE_SHARE = 0.8
-"""Share of the free memory that key-value slabs may take on a GPU; half of it on a CPU, whose memory is not ours alone."""
+"""Share of the free memory that key-value slabs may take on a GPU; on a CPU, which others use too, half of that."""
 
 
 def model_engine(

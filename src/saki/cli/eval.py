@@ -117,7 +117,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 @contextmanager
-def _pool(choices: Sequence[str | BenchmarkSpec], args: EvalArguments) -> Iterator[GradingPool | None]:
+def _pool(choices: Sequence[str | BenchmarkSpec], args: Any) -> Iterator[GradingPool | None]:
     """Grading workers, where a benchmark needs them."""
     if not any(isinstance(choice, BenchmarkSpec) and choice.grade is None for choice in choices):
         yield None
@@ -126,9 +126,7 @@ def _pool(choices: Sequence[str | BenchmarkSpec], args: EvalArguments) -> Iterat
         yield pool
 
 
-def _benchmarks(
-    choices: Sequence[str | BenchmarkSpec], args: EvalArguments, pool: GradingPool | None
-) -> list[Benchmark]:
+def _benchmarks(choices: Sequence[str | BenchmarkSpec], args: Any, pool: GradingPool | None) -> list[Benchmark]:
     data_dir = Path(args.data_dir) if args.data_dir else None
     found: list[Benchmark] = []
     for choice in choices:

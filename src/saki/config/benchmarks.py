@@ -70,7 +70,7 @@ def _spec(entry: dict[str, Any], path: Path) -> BenchmarkSpec:
     for key in entry:
         if key not in _KEYS:
             raise UsageError(unknown_option(str(key), _KEYS, str(path)))
-    values = {
+    values: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else (value,) if key.endswith(("_fields", "_names")) else value
         for key, value in entry.items()
     }

@@ -59,7 +59,7 @@ class PartFolder:
         samples = read_samples_file(path)
         if samples.prompts != tuple(prompts) or samples.num_samples != num_samples:
             raise ValueError(
-                f"{path} holds {samples.num_samples} samples each of {len(samples.prompts)} problems, not of those asked "
-                f"for ({len(prompts)} problems, {num_samples} samples); take another folder"
+                f"{path} holds {samples.num_samples} samples each of {len(samples.prompts)} problems, not the "
+                f"{len(prompts)} problems and {num_samples} samples asked for; take another folder"
             )
         return samples
