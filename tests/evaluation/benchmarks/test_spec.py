@@ -104,7 +104,7 @@ def test_missing_fields_are_named(tmp_path, row, sentence):
 
 
 def test_files_that_are_not_there_or_damaged(tmp_path):
-    with pytest.raises(BenchmarkDataError, match="has no file for mine; .*it holds no such files"):
+    with pytest.raises(BenchmarkDataError, match=r"has no file for mine; .*it holds no such files"):
         load_benchmark(spec(), None, data_dir=tmp_path)
     with pytest.raises(BenchmarkDataError, match="there is no folder"):
         load_benchmark(spec(), None, data_dir=tmp_path / "no")
