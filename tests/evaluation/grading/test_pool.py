@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import time
 
 import pytest
@@ -51,6 +53,15 @@ def test_a_worker_that_died_is_replaced(pool):
     verdicts = pool.grade([r"\boxed{1}"] * 8, ["1"] * 8)
     assert verdicts.count("timeout") <= 2
     assert pool.grade([r"\boxed{1}"] * 8, ["1"] * 8) == ["correct"] * 8
+
+
+def test_a_stuck_worker_ends_itself_though_nobody_kills_it():
+    pytest.importorskip("math_verify")
+    worker = pool_module._Worker()
+    worker.process.stdin.write((json.dumps({"completion": STUCK, "gold": "3", "deadline": 0.3}) + "\n").encode())
+    worker.process.stdin.flush()
+    assert worker.process.wait(timeout=10) == -signal.SIGALRM
+    worker.kill()
 
 
 def test_workers_end_with_the_pool():
