@@ -10,6 +10,7 @@ import pytest
 from saki import lab
 from saki.cli.main import main
 from saki.evaluation import grading
+from saki.models import load_causal_lm
 
 pytest.importorskip("math_verify")
 
@@ -107,6 +108,21 @@ def test_mistakes(capsys, words, sentence):
     error = capsys.readouterr().err
     assert sentence in error
     assert len(error.strip().splitlines()) == 1
+
+
+def test_an_adapter_without_a_tokenizer_takes_its_base_models(capsys, tmp_path):
+    peft = pytest.importorskip("peft")
+    base = str(lab.student_path())
+    config = peft.LoraConfig(
+        r=2, target_modules=["q_proj"], task_type="CAUSAL_LM", base_model_name_or_path=base, init_lora_weights=True
+    )
+    peft.get_peft_model(load_causal_lm(base), config).save_pretrained(tmp_path / "adapter")
+    stored = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    stored["base_model_name_or_path"] = base
+    (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps(stored))
+    few = ["--benchmarks", "sum_3", "--num_problems", "4", "--num_samples", "2", "--json"]
+    untrained = run(capsys, ["eval", "--model", str(tmp_path / "adapter"), *few])
+    assert timeless(untrained) == timeless(run(capsys, ["eval", "--model", "lab/student", *few]))
 
 
 def test_greedy_completions_repeat(capsys, tmp_path):

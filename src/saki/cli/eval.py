@@ -35,7 +35,7 @@ from saki.evaluation import (
     text_table,
 )
 from saki.files import write_text
-from saki.models import load_causal_lm, load_tokenizer
+from saki.models import load_causal_lm, load_tokenizer, tokenizer_home
 
 SUMMARY = (
     "Sample a model alone on benchmarks: Mean@k and Pass@k with intervals over problems. Killed, it goes on with the "
@@ -64,7 +64,9 @@ def run(argv: Sequence[str]) -> int:
     with _pool(choices, args) as pool:
         benchmarks = _benchmarks(choices, args, pool)
         path = model_path(args.model)
-        tokenizer = load_tokenizer(path, revision=args.revision, trust_remote_code=args.trust_remote_code)
+        tokenizer = load_tokenizer(
+            tokenizer_home(path), revision=args.revision, trust_remote_code=args.trust_remote_code
+        )
         device = pick_device(args.device)
         model = load_causal_lm(
             path,
