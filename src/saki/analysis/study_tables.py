@@ -66,7 +66,8 @@ class Table:
 
     def markdown(self) -> str:
         """As Markdown; the best of a column in bold, the second underlined."""
-        lines = [f"**{self.caption}**", "", "| " + " | ".join(self.header) + " |"]
+        titles = [title.replace("|", "\\|") for title in self.header]
+        lines = [f"**{self.caption}**", "", "| " + " | ".join(titles) + " |"]
         lines.append("| --- |" + " ---: |" * (len(self.header) - 1))
         for row in self.rows:
             cells = [{1: f"**{cell.text}**", 2: f"<u>{cell.text}</u>"}.get(cell.rank, cell.text) for cell in row]

@@ -19,6 +19,7 @@ COMMANDS = {
     "eval": "evaluate a model alone on benchmarks",
     "verify": "certify that the engine samples the exact law with a pair of models",
     "study": "compare methods over seeds and students, with intervals",
+    "probe": "freeze positions, and measure how checkpoints differ there",
     "plan": "predict memory and speed before a run, and what to change if it does not fit",
     "bench": "measure rollouts, bridges and training steps against what else there is",
     "lab": "the embedded pair: show it, or rebuild it from a seed",

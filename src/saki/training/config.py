@@ -75,6 +75,12 @@ class SakiConfig(TrainingArguments, ExactOptions):
     save_rollouts_steps: int = field(
         default=1, metadata={"help": "Write every n-th step's rollout to rollouts/*.parquet; 0 for none."}
     )
+    probe: str | None = field(
+        default=None, metadata={"help": "Folder of a probe (saki probe build) to measure while training."}
+    )
+    probe_steps: int = field(
+        default=50, metadata={"help": "Steps between measurements of the probe; the first and the last always count."}
+    )
     eval_num_generations: int = field(default=1, metadata={"help": "Completions per prompt of eval_dataset."})
 
     learning_rate: float = field(default=1e-6, metadata={"help": "Peak learning rate of AdamW."})
@@ -110,6 +116,7 @@ class SakiConfig(TrainingArguments, ExactOptions):
             ("loss_chunk_tokens", 1),
             ("radius_anneal_steps", 1),
             ("eval_num_generations", 1),
+            ("probe_steps", 1),
             ("save_rollouts_steps", 0),
         ):
             check_number(name, getattr(self, name), least=least, whole=True)

@@ -37,6 +37,7 @@ from saki.training.config import SakiConfig
 from saki.training.engines import resident_engine
 from saki.training.loss import method_parts
 from saki.training.metrics import MetricSums
+from saki.training.probing import ProbeCallback, load_probe
 from saki.training.resume import resume_facts
 from saki.training.rewind import RewindCallback
 from saki.training.rollouts import StepRollouts
@@ -101,6 +102,7 @@ class SakiTrainer(Trainer):
         logger.info("vocabulary: %d ids; stop ids: %s", self.pair.vocab_size, list(self.pair.stop_token_ids))
         for note in self.pair.notes:
             logger.info(note)
+        probe = load_probe(args, self.pair, tokenizer)
         if peft_config is not None:
             from peft import get_peft_model
 
@@ -151,6 +153,8 @@ class SakiTrainer(Trainer):
         self.facts, self.loss = method_parts(
             self.method, student, teacher, self.pair, args, self._rollout_dtype(), self._sums
         )
+        if probe is not None:
+            self.add_callback(ProbeCallback(probe, student, self.pair, args, self._weights, self.log, self.method.name))
 
     # ---- data ----------------------------------------------------------------------------------------------------
 
@@ -192,7 +196,11 @@ class SakiTrainer(Trainer):
 
     def _sync_engine(self) -> None:
         """Give the engine the weights of the present step, unless it has them."""
-        self.rollouts.sync(lambda: plain_state(self.accelerator.unwrap_model(self.model)), self.state.global_step)
+        self.rollouts.sync(self._weights, self.state.global_step)
+
+    def _weights(self) -> Iterator[tuple[str, Tensor]]:
+        """The present weights under the names of a plain model, adapters merged."""
+        return plain_state(self.accelerator.unwrap_model(self.model))
 
     # ---- loss ----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,235 @@
+"""``saki probe``: freeze positions with the initial student, measure checkpoints there, compare methods (Appendix E)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from saki.analysis.probe_comparison import compare_probe
+from saki.analysis.probe_tables import probe_tables, write_comparison
+from saki.cli.console import fresh_folder, pick_device, pick_dtype, print_json, progress_bar, run_facts
+from saki.config import CommandParser, UsageError
+from saki.config.commands import CommonArguments
+from saki.config.probe_arguments import ProbeBuildArguments, ProbeCompareArguments, ProbeMeasureArguments
+from saki.config.sources import first_rows, model_path, prompt_rows
+from saki.data import render_prompts
+from saki.models import load_causal_lm, load_pair, load_tokenizer, logit_width, tokenizer_home
+from saki.probe import (
+    Measurement,
+    Probe,
+    ProbeFileError,
+    ProbeSettings,
+    build_probe,
+    measure_probe,
+    read_measurement,
+    read_probe,
+    vocabulary_digest,
+    write_measurement,
+    write_probe,
+)
+from saki.rollout import HFDecoder, model_checksum
+
+EXAMPLES = {
+    "build": "saki probe build --num_pairs 64 --top_k 4 --limit 96 --out runs/probe",
+    "measure": "saki probe measure --probe runs/probe --model runs/a/checkpoints/checkpoint-50 --out runs/a-probe",
+    "compare": "saki probe compare --probe runs/probe --measured runs/saki/probe --reference runs/trb/probe --out runs/c",
+}
+SUMMARIES = {
+    "build": "Roll out the initial student, and freeze corrections and accepted positions matched to them.",
+    "measure": "C1, Ck, KL(T||S), KL(S||T) and entropy of checkpoints at every position of a probe.",
+    "compare": "Prompt-equal paired differences of two methods, with clustered intervals and conflict quartiles.",
+}
+_KINDS: dict[str, Any] = {
+    "build": ProbeBuildArguments,
+    "measure": ProbeMeasureArguments,
+    "compare": ProbeCompareArguments,
+}
+USAGE = f"""usage: saki probe build|measure|compare [--key value ...]
+
+saki probe build      {SUMMARIES["build"]}
+saki probe measure    {SUMMARIES["measure"]}
+saki probe compare    {SUMMARIES["compare"]}
+
+saki probe build --help shows its options.
+example: {EXAMPLES["build"]}"""
+
+_CHECKPOINT = re.compile(r"^checkpoint-(\d+)$")
+
+
+def parser(name: str) -> CommandParser:
+    """Options of one of the sub-commands."""
+    return CommandParser([CommonArguments, _KINDS[name]], f"saki probe {name}", SUMMARIES[name], EXAMPLES[name])
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run the command.
+
+    Raises:
+        ValueError: If the first word is none of the sub-commands.
+    """
+    if argv and argv[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0
+    if not argv or argv[0] not in _KINDS:
+        got = f"got {argv[0]!r}" if argv else "got nothing"
+        raise ValueError(f"saki probe takes build, measure or compare, {got}; saki probe --help shows what each does")
+    common, args = parser(argv[0]).parse(argv[1:])
+    summary = {"build": _build, "measure": _measure, "compare": _compare}[argv[0]](common, args)
+    if common.json:
+        print_json(summary)
+    return 0
+
+
+def _build(common: CommonArguments, args: ProbeBuildArguments) -> dict[str, Any]:
+    if common.out is None:
+        raise UsageError("saki probe build needs --out DIR to write the probe to")
+    folder = fresh_folder(common.out, "saki probe build")
+    settings = ProbeSettings(
+        num_pairs=args.num_pairs,
+        top_k=args.top_k,
+        trust_region_radius=args.trust_region_radius,
+        num_generations=args.num_generations,
+        max_completion_length=args.max_completion_length,
+        block_size=args.block_size,
+        batch_rows=args.batch_rows,
+        teacher_top=args.teacher_top,
+        seed=args.seed,
+    )
+    rows = prompt_rows(args.dataset, args.dataset_split, args.seed)
+    pair = load_pair(
+        model_path(args.model),
+        model_path(args.teacher_model),
+        student_dtype=pick_dtype(args.dtype),
+        teacher_dtype=args.teacher_dtype if args.dtype != "float64" else torch.float64,
+        device=pick_device(args.device),
+        student_revision=args.revision,
+        trust_remote_code=args.trust_remote_code,
+    )
+    rendered = render_prompts(first_rows(rows, args.limit), pair.tokenizer, max_prompt_length=args.max_prompt_length)
+    origin = {"student": args.model, "teacher": args.teacher_model, "dataset": args.dataset, "dtype": args.dtype}
+    with progress_bar("probe", "completions") as progress:
+        probe = build_probe(pair, rendered.prompts, settings, {**origin, **run_facts()}, progress)
+    probe = write_probe(folder, probe)
+    facts = probe.facts
+    print(
+        f"{args.num_pairs} corrections and as many accepted positions of {facts['num_prompts']} prompts, out of "
+        f"{facts['num_corrections_with_own_prefix']} corrections in {facts['num_tokens']} tokens; "
+        f"{facts['num_matched_in_prompt']} matched within their prompt, {facts['mean_distance_of_pairs']:.2f} tokens apart"
+    )
+    laws = "whole" if probe.teacher.whole else f"top {probe.teacher.ranked_ids.shape[1]} tokens and the rest"
+    print(f"teacher laws: {laws}; probe {probe.digest[:8]} written to {folder}")
+    return {"probe": str(folder), "digest": probe.digest, "num_positions": len(probe), "facts": dict(facts)}
+
+
+def _measure(common: CommonArguments, args: ProbeMeasureArguments) -> dict[str, Any]:
+    if common.out is None or args.probe is None or not args.model:
+        raise UsageError("saki probe measure needs --probe DIR, --model CHECKPOINT ... and --out DIR")
+    probe = read_probe(Path(args.probe))
+    folder = fresh_folder(common.out, "saki probe measure")
+    steps = args.steps or [checkpoint_step(name) for name in args.model]
+    names = file_names(args.model)
+    found = []
+    # All are measured before any is written: a mistake in the last one leaves no folder behind.
+    for model, step in zip(tqdm(args.model, desc="measure", unit=" models"), steps, strict=True):
+        found.append(_measure_one(probe, model, step, args))
+    summary = {}
+    print(
+        f"{'model':32} {'step':>6} {'C1':>8} {'C' + str(found[0].top_k):>8} {'KL(T||S)':>9} {'KL(S||T)':>9} {'H(S)':>8}"
+    )
+    for model, name, each in zip(args.model, names, found, strict=True):
+        write_measurement(folder / f"{name}.parquet", each)
+        means = each.means()
+        shown = "" if each.step is None else each.step
+        print(
+            f"{model[-32:]:32} {shown:>6} {means['c1']:8.4f} {means['c_top']:8.4f} {means['kl_teacher_student']:9.4f} "
+            f"{means['kl_student_teacher']:9.4f} {means['entropy']:8.4f}"
+        )
+        summary[model] = {"step": each.step, "file": str(folder / f"{name}.parquet"), **means}
+    print(f"means over {len(probe)} positions; figures of each position written to {folder}")
+    return {"top_k": found[0].top_k, "models": summary}
+
+
+def _measure_one(probe: Probe, model: str, step: int | None, args: ProbeMeasureArguments) -> Measurement:
+    path = model_path(model)
+    tokenizer = load_tokenizer(tokenizer_home(path), trust_remote_code=args.trust_remote_code)
+    if vocabulary_digest(tokenizer, probe.vocab_size) != probe.vocabulary:
+        raise UsageError(
+            f"the tokenizer of {model} is not that of the probe, which has {probe.vocab_size} ids; measure models of "
+            "the family that it was built with"
+        )
+    device = pick_device(args.device)
+    loaded = load_causal_lm(path, dtype=pick_dtype(args.dtype), device=device, trust_remote_code=args.trust_remote_code)
+    if logit_width(loaded) < probe.vocab_size:
+        raise UsageError(f"{model} has {logit_width(loaded)} logits, the probe is over {probe.vocab_size} ids")
+    decoder = HFDecoder(loaded, probe.vocab_size)
+    measures = measure_probe(decoder, probe, args.top_k)
+    checksum = model_checksum(decoder.named_tensors())
+    return Measurement(measures, probe.digest, args.label or model, step, args.top_k or probe.top_k, checksum)
+
+
+def _compare(common: CommonArguments, args: ProbeCompareArguments) -> dict[str, Any]:
+    if args.probe is None or not args.measured or not args.reference:
+        raise UsageError("saki probe compare needs --probe DIR, --measured FILE ... and --reference FILE ...")
+    folder = fresh_folder(common.out, "saki probe compare") if common.out else None
+    probe = read_probe(Path(args.probe))
+    measured, reference = (measurements(paths) for paths in (args.measured, args.reference))
+    names = (
+        args.measured_name or _common_label(measured) or "measured",
+        args.reference_name or _common_label(reference) or "reference",
+    )
+    comparison = compare_probe(probe, measured, reference, names, args.resamples, args.seed)
+    for table in probe_tables(comparison):
+        print(table.markdown())
+    if folder:
+        write_comparison(folder, comparison)
+        print(f"written to {folder}")
+    effects = [vars(effect) for effect in comparison.effects]
+    for effect in effects:  # JSON has no NaN
+        effect["seed_sd"] = None if effect["num_seeds"] < 2 else effect["seed_sd"]
+    return {"measured": names[0], "reference": names[1], "top_k": comparison.top_k, "effects": effects}
+
+
+def measurements(paths: Sequence[str]) -> list[Measurement]:
+    """Measurements from files and folders of files, in the order given.
+
+    Raises:
+        ProbeFileError: If a file cannot be read, or a folder holds none.
+    """
+    files: list[Path] = []
+    for path in map(Path, paths):
+        inside = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+        if not inside:
+            raise ProbeFileError(f"{path} holds no measurement (*.parquet); write some with saki probe measure")
+        files += inside
+    return [read_measurement(path) for path in files]
+
+
+def checkpoint_step(name: str) -> int | None:
+    """The step of a folder named ``checkpoint-N``, else None."""
+    match = _CHECKPOINT.match(Path(name).name)
+    return int(match[1]) if match else None
+
+
+def file_names(models: Sequence[str]) -> list[str]:
+    """A file name for each model: as many last parts of its path as tell all of them apart, joined by dashes.
+
+    Raises:
+        UsageError: If a model is named twice.
+    """
+    parts = [[part for part in Path(model).parts if part not in ("/", "..", ".")] or ["model"] for model in models]
+    for length in range(1, max(map(len, parts)) + 1):
+        names = ["-".join(each[-length:]) for each in parts]
+        if len(set(names)) == len(names):
+            return names
+    twice = next(model for model in models if models.count(model) > 1 or names.count(names[models.index(model)]) > 1)
+    raise UsageError(f"{twice} is named twice; name each model once")
+
+
+def _common_label(side: Sequence[Measurement]) -> str | None:
+    labels = {each.label for each in side}
+    return labels.pop() if len(labels) == 1 else None
