@@ -8,10 +8,12 @@ import io
 from pathlib import Path
 
 from saki.analysis.probe_comparison import CONTRAST, QUARTILES, Effect, ProbeComparison
-from saki.analysis.study_tables import Cell, Table, write_tables
+from saki.analysis.study_tables import SHOWN, Cell, Table, write_tables
 from saki.files import write_text
 
-_NOTE = "Each prompt weighs the same; 95% intervals from {} resamples of prompts. They say nothing of the noise between runs."
+_NOTE = (
+    "Each prompt weighs the same; 95% intervals from {} resamples of prompts, which say nothing of noise between runs."
+)
 
 
 def probe_tables(comparison: ProbeComparison) -> list[Table]:
@@ -21,7 +23,7 @@ def probe_tables(comparison: ProbeComparison) -> list[Table]:
     standard deviation between pairs.
     """
     k = comparison.top_k
-    title = f"{comparison.measured} - {comparison.reference}"
+    title = " - ".join(SHOWN.get(name, name) for name in (comparison.measured, comparison.reference))
     note = _NOTE.format(f"{comparison.num_resamples:,}")
     shown = {
         "c1": "C1 (pp)",
@@ -58,7 +60,7 @@ def probe_tables(comparison: ProbeComparison) -> list[Table]:
 
 
 def write_comparison(folder: Path, comparison: ProbeComparison) -> list[Path]:
-    """Write the tables (``.md``, ``.tex``, ``.csv``) and every effect as ``effects.csv``; returns the Markdown files."""
+    """Write tables (``.md``, ``.tex``, ``.csv``) and every effect (``effects.csv``); returns the Markdown files."""
     paths = write_tables(folder, probe_tables(comparison))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -264,6 +264,13 @@ def _seed_interval(value: Difference) -> str:
 
 
 def _tex(text: str) -> str:
-    for plain, escaped in (("\\", "\\textbackslash{}"), ("_", "\\_"), ("%", "\\%"), ("&", "\\&"), ("#", "\\#")):
+    for plain, escaped in (
+        ("\\", "\\textbackslash{}"),
+        ("_", "\\_"),
+        ("%", "\\%"),
+        ("&", "\\&"),
+        ("#", "\\#"),
+        ("|", "\\textbar{}"),
+    ):
         text = text.replace(plain, escaped)
     return text

@@ -1,9 +1,10 @@
-"""``saki probe``: freeze positions with the initial student, measure checkpoints there, compare methods (Appendix E)."""
+"""``saki probe``: freeze positions of the initial student, measure checkpoints there, compare methods."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from saki.rollout import HFDecoder, model_checksum
 EXAMPLES = {
     "build": "saki probe build --num_pairs 64 --top_k 4 --limit 96 --out runs/probe",
     "measure": "saki probe measure --probe runs/probe --model runs/a/checkpoints/checkpoint-50 --out runs/a-probe",
-    "compare": "saki probe compare --probe runs/probe --measured runs/saki/probe --reference runs/trb/probe --out runs/c",
+    "compare": "saki probe compare --probe runs/probe --measured runs/saki/probe --reference runs/trb/probe",
 }
 SUMMARIES = {
     "build": "Roll out the initial student, and freeze corrections and accepted positions matched to them.",
@@ -79,7 +80,9 @@ def run(argv: Sequence[str]) -> int:
         got = f"got {argv[0]!r}" if argv else "got nothing"
         raise ValueError(f"saki probe takes build, measure or compare, {got}; saki probe --help shows what each does")
     common, args = parser(argv[0]).parse(argv[1:])
-    summary = {"build": _build, "measure": _measure, "compare": _compare}[argv[0]](common, args)
+    actions: dict[str, Callable[[CommonArguments, Any], dict[str, Any]]]
+    actions = {"build": _build, "measure": _measure, "compare": _compare}
+    summary = actions[argv[0]](common, args)
     if common.json:
         print_json(summary)
     return 0
@@ -119,7 +122,7 @@ def _build(common: CommonArguments, args: ProbeBuildArguments) -> dict[str, Any]
     print(
         f"{args.num_pairs} corrections and as many accepted positions of {facts['num_prompts']} prompts, out of "
         f"{facts['num_corrections_with_own_prefix']} corrections in {facts['num_tokens']} tokens; "
-        f"{facts['num_matched_in_prompt']} matched within their prompt, {facts['mean_distance_of_pairs']:.2f} tokens apart"
+        f"{facts['num_matched_in_prompt']} matched in their prompt, {facts['mean_distance_of_pairs']:.2f} tokens apart"
     )
     laws = "whole" if probe.teacher.whole else f"top {probe.teacher.ranked_ids.shape[1]} tokens and the rest"
     print(f"teacher laws: {laws}; probe {probe.digest[:8]} written to {folder}")
@@ -131,7 +134,7 @@ def _measure(common: CommonArguments, args: ProbeMeasureArguments) -> dict[str, 
         raise UsageError("saki probe measure needs --probe DIR, --model CHECKPOINT ... and --out DIR")
     probe = read_probe(Path(args.probe))
     folder = fresh_folder(common.out, "saki probe measure")
-    steps = args.steps or [checkpoint_step(name) for name in args.model]
+    steps: list[int | None] = [*args.steps] or [checkpoint_step(name) for name in args.model]
     names = file_names(args.model)
     found = []
     # All are measured before any is written: a mistake in the last one leaves no folder behind.
@@ -188,7 +191,7 @@ def _compare(common: CommonArguments, args: ProbeCompareArguments) -> dict[str, 
     if folder:
         write_comparison(folder, comparison)
         print(f"written to {folder}")
-    effects = [vars(effect) for effect in comparison.effects]
+    effects = [dataclasses.asdict(effect) for effect in comparison.effects]
     for effect in effects:  # JSON has no NaN
         effect["seed_sd"] = None if effect["num_seeds"] < 2 else effect["seed_sd"]
     return {"measured": names[0], "reference": names[1], "top_k": comparison.top_k, "effects": effects}

@@ -80,7 +80,8 @@ def match_positions(batch: RolloutBatch, num_pairs: int) -> Matching:
         by_prompt.setdefault(prompts[row], []).append(row)
     everywhere = [row for rows in by_prompt.values() for row in rows]
     accepted = (batch.response_mask & ~batch.correction_mask).tolist()
-    matches, same_prompt = [], 0
+    matches: list[Place] = []
+    same_prompt = 0
     for correction in chosen:
         own = by_prompt[prompts[correction.row]]
         match = _nearest(correction.position, own, accepted, prefixes, taken)

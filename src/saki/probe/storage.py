@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,7 @@ def write_probe(folder: Path, probe: Probe) -> Probe:
         pq.write_table(pa.table({"token_ids": ids}), unfinished / SEQUENCES)
         laws = {"ranked_ids": probe.teacher.ranked_ids.int(), "logprobs": probe.teacher.logprobs}
         save_file({name: value.contiguous() for name, value in laws.items()}, unfinished / TEACHER)
+        shutil.copymode(unfinished / POSITIONS, unfinished / TEACHER)  # the writer of safetensors lets nobody else read
         manifest = {
             "kind": _KIND,
             "schema_version": SCHEMA_VERSION,

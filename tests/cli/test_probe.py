@@ -1,0 +1,123 @@
+"""``saki probe`` on the embedded pair, and one sentence with exit code 2 for what is wrong."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from saki.cli.main import main
+from saki.cli.probe import checkpoint_step, file_names
+from saki.probe import MEASURES, read_measurement, read_probe
+
+BUILD = [
+    "probe",
+    "build",
+    *("--limit", "12", "--num_generations", "4", "--max_completion_length", "24"),
+    *("--num_pairs", "8", "--top_k", "4", "--trust_region_radius", "0.1"),
+]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("probe") / "probe"
+    assert main([*BUILD, "--out", str(folder)]) == 0
+    return folder
+
+
+def last_json(capsys):
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def refused(capsys, argv):
+    capsys.readouterr()
+    assert main(argv) == 2
+    error = capsys.readouterr().err
+    assert "Traceback" not in error
+    sentence = [line for line in error.splitlines() if line.startswith("saki: ")]
+    assert len(sentence) == 1
+    return sentence[0]
+
+
+def test_build_measure_and_compare(built, capsys, tmp_path):
+    probe = read_probe(built)
+    assert len(probe) == 16
+    assert probe.facts["student"] == "lab/student"
+    measure = ["probe", "measure", "--probe", str(built), "--json"]
+    models = ["--model", "lab/student", "lab/teacher", "--steps", "0", "100"]
+    assert main([*measure, *models, "--out", str(tmp_path / "m")]) == 0
+    found = last_json(capsys)
+    assert found["models"]["lab/teacher"]["kl_teacher_student"] < 1e-3 < found["models"]["lab/student"]["entropy"]
+    first = read_measurement(tmp_path / "m" / "student.parquet")
+    for name in MEASURES:
+        assert getattr(first.measures, name).tolist() == getattr(probe.initial, name).tolist()
+    assert read_measurement(tmp_path / "m" / "teacher.parquet").step == 100
+
+    labelled = ["--model", "lab/student", "--steps", "100", "--label", "trb", "--out", str(tmp_path / "t")]
+    assert main([*measure, *labelled]) == 0
+    capsys.readouterr()
+    compare = ["probe", "compare", "--probe", str(built), "--measured", str(tmp_path / "m" / "teacher.parquet")]
+    compare += ["--reference", str(tmp_path / "t"), "--measured_name", "mine", "--out", str(tmp_path / "c"), "--json"]
+    assert main(compare) == 0
+    summary = last_json(capsys)
+    assert (summary["measured"], summary["reference"], summary["top_k"]) == ("mine", "trb", 4)
+    kl = next(e for e in summary["effects"] if e["metric"] == "kl_teacher_student" and e["group"] == "all")
+    assert kl["high"] < 0
+    assert kl["seed_sd"] is None
+    assert "mine - TRB" in (tmp_path / "c" / "table7_probe.md").read_text()
+
+
+def test_mistakes(built, capsys, tmp_path):
+    out = ["--out", str(tmp_path / "out")]
+    measure = ["probe", "measure", "--probe", str(built), "--model", "lab/student", *out]
+    assert "saki probe takes build, measure or compare, got 'biuld'" in refused(capsys, ["probe", "biuld"])
+    assert "got nothing" in refused(capsys, ["probe"])
+    assert "saki probe build needs --out" in refused(capsys, BUILD)
+    assert "is not empty; give saki probe build another --out" in refused(capsys, [*BUILD, "--out", str(built)])
+    assert "saki probe measure needs --probe" in refused(capsys, ["probe", "measure", *out])
+    assert "saki probe compare needs --probe" in refused(capsys, ["probe", "compare"])
+    assert "steps must name a step for each of 1 models, got 2" in refused(capsys, [*measure, "--steps", "1", "2"])
+    assert "top_k must be at most 36" in refused(capsys, [*measure, "--top_k", "37"])
+    assert "num_pairs must be at least 1" in refused(capsys, ["probe", "build", "--num_pairs", "0", *out])
+    assert "resamples must be at least 100" in refused(capsys, ["probe", "compare", "--resamples", "1"])
+    few = ["probe", "build", "--limit", "1", "--num_generations", "1", "--max_completion_length", "4", *out]
+    assert "roll out more (limit, num_generations)" in refused(capsys, few)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_of_another_vocabulary_is_refused(built, capsys, tmp_path):
+    from saki.models import tiny_qwen3
+    from tests.tiny import VOCAB, tiny_tokenizer
+
+    model = tiny_qwen3(VOCAB, hidden=16, layers=1, heads=2, kv_heads=1)
+    model.config.eos_token_id = model.generation_config.eos_token_id = 1
+    model.save_pretrained(tmp_path / "model")
+    tiny_tokenizer().save_pretrained(tmp_path / "model")
+    argv = ["probe", "measure", "--probe", str(built), "--model", str(tmp_path / "model"), "--out", str(tmp_path / "o")]
+    assert "is not that of the probe, which has 36 ids" in refused(capsys, argv)
+    assert not (tmp_path / "o").exists()
+
+
+def test_damaged_files_are_one_sentence(built, capsys, tmp_path):
+    path = tmp_path / "m.parquet"
+    compare = ["probe", "compare", "--probe", str(built), "--measured", str(path), "--reference", str(path)]
+    path.write_bytes(b"")
+    assert "m.parquet is empty" in refused(capsys, compare)
+    path.write_bytes(b"PAR1 and so on")
+    assert "m.parquet is damaged or cut short" in refused(capsys, compare)
+    assert "there is no probe in" in refused(capsys, ["probe", "compare", "--probe", str(tmp_path), *compare[4:]])
+    path.unlink()
+    path.mkdir()
+    assert "holds no measurement" in refused(capsys, compare)
+
+
+def test_names_of_files():
+    assert file_names(["lab/student"]) == ["student"]
+    models = [f"runs/{run}/checkpoints/checkpoint-{step}" for run in ("trb", "saki") for step in (50, 100)]
+    assert file_names(models) == [
+        f"{run}-checkpoints-checkpoint-{step}" for run in ("trb", "saki") for step in (50, 100)
+    ]
+    with pytest.raises(ValueError, match="a/b is named twice"):
+        file_names(["a/b", "c", "a/b"])
+    assert checkpoint_step("runs/trb/checkpoints/checkpoint-50") == 50
+    assert checkpoint_step("runs/trb/model") is None
