@@ -153,7 +153,7 @@ class SakiTrainer(Trainer):
         self.facts, self.loss = method_parts(
             self.method, student, teacher, self.pair, args, self._rollout_dtype(), self._sums
         )
-        if probe is not None:
+        if probe is not None and self.is_world_process_zero():
             self.add_callback(ProbeCallback(probe, student, self.pair, args, self._weights, self.log, self.method.name))
 
     # ---- data ----------------------------------------------------------------------------------------------------
