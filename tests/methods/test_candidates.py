@@ -61,6 +61,12 @@ def test_jensen_shannon_is_bounded_symmetric_and_by_its_definition(laws):
     assert torch.allclose(values, exact.expand(V))
     assert torch.allclose(gradient(values[0], laws), gradient(exact, laws), atol=1e-12)
     assert 0 < float(exact.detach()) < torch.log(torch.tensor(2.0))
+    masked = torch.tensor([[0.3, 0.1, -torch.inf]], requires_grad=True)
+    other = torch.log_softmax(torch.tensor([[1.0, 0.0, -torch.inf]]), dim=-1)
+    value = JENSEN_SHANNON.loss(torch.log_softmax(masked, dim=-1), other, None, None)[0]
+    (slope,) = torch.autograd.grad(value.sum(), masked)
+    assert slope.isfinite().all()
+    assert slope.abs().max() > 0
     apart = JENSEN_SHANNON.loss(
         torch.tensor([[0.0, -torch.inf]], requires_grad=True), torch.tensor([[-torch.inf, 0.0]]), None, None
     )[0]

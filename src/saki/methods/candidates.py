@@ -38,7 +38,9 @@ def _both(policy: Tensor, teacher: Tensor, targets: TokenTargets, clip: float | 
 
 
 def _jensen_shannon(policy: Tensor, teacher: Tensor, targets: TokenTargets, clip: float | None) -> tuple[Tensor, None]:
-    middle = torch.logaddexp(policy, teacher) - math.log(2)
+    possible = (policy > -torch.inf) | (teacher > -torch.inf)  # elsewhere logaddexp has no gradient
+    safe_policy, safe_teacher = (torch.where(possible, law, 0.0) for law in (policy, teacher))
+    middle = torch.logaddexp(safe_policy, safe_teacher) - math.log(2)
     return 0.5 * (kl_divergence(policy, middle) + kl_divergence(teacher, middle)), None
 
 
@@ -77,7 +79,9 @@ WEIGHTED_MODE = _at_corrections("full_weighted_mode", "the weighted teacher mode
 FORWARD = _at_corrections("full_forward", "full forward KL", FULL_FORWARD_KL)
 WEIGHTED_FORWARD = _at_corrections("full_weighted_forward", "weighted full forward KL", WEIGHTED_FORWARD_KL)
 BOTH = _at_corrections("full_both", "full reverse plus full forward KL", BOTH_KL)
-MIXED = _everywhere("full_mixed", "three parts of full reverse KL and one of forward", "bridge", mixed_kl(FORWARD_SHARE))
+MIXED = _everywhere(
+    "full_mixed", "three parts of full reverse KL and one of forward", "bridge", mixed_kl(FORWARD_SHARE)
+)
 JSD = _everywhere("full_jsd", "Jensen-Shannon divergence", "bridge", JENSEN_SHANNON)
 OPD_MIXED = _everywhere("opd_mixed", "the loss of full_mixed", "student", mixed_kl(FORWARD_SHARE))
 
