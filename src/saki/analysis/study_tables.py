@@ -142,6 +142,8 @@ def steps_tables(by_step: Mapping[int, Mapping[str, Arms]], k: int) -> list[Tabl
     tables = []
     for student, arms in students.items():
         labels = [label for label in arms if label not in UNTRAINED]
+        if not labels:
+            continue
         values = {
             (label, step, of): spread(getattr(by_step[step][student][label], of))
             for label in labels

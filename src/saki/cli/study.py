@@ -53,7 +53,7 @@ def run(argv: Sequence[str]) -> int:
         done = [each for each in study.runs if finished(each, _folder(folder, each))]
         waiting = [each for each in chosen if each not in done]
         pool = WorkerPool([] if args.tables_only else waiting, folder, args.jobs)
-        board = Board(study.runs, done, args.jobs)
+        board = Board(chosen, [each for each in done if each in chosen], args.jobs)
         try:
             with _terminable():
                 pool.carry_out(board.show)
@@ -69,6 +69,7 @@ def run(argv: Sequence[str]) -> int:
         print_json(
             {
                 "runs": len(study.runs),
+                "chosen": len(chosen),
                 "finished": len(complete),
                 "finished_now": len(pool.state.finished),
                 "failed": {each.folder: reason for each, reason in failed},
@@ -96,6 +97,8 @@ def write_tables_of(study: Study, complete: Sequence[StudyRun], folder: Path) ->
     written: list[Path] = []
     steps = sorted({score.step for score in found if score.method}) or [0]
     samples = {step: samples_at(study, found, None if step == steps[-1] else step) for step in steps}
+    if not samples[steps[-1]]:  # the teacher alone makes no table
+        return []
     num_samples = found[0].num_samples
     for step in steps:
         last = step == steps[-1]
@@ -120,7 +123,7 @@ def samples_at(study: Study, found: Sequence[SetScore], step: int | None) -> dic
             **{arm.label: gather(found, name, arm.label, step) for arm in study.arms},
         }
         known = {label: sample for label, sample in arms.items() if sample is not None}
-        if known:
+        if set(known) - {TEACHER}:
             students[name] = known
     return students
 

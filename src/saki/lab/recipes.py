@@ -115,7 +115,7 @@ HABIT_2 = Recipe(
     shape=STUDENT.shape,
     phases=(
         Phase(num_steps=600, learning_rate=2e-3),
-        Phase(num_steps=200, learning_rate=1e-3, habit="next_row"),
+        Phase(num_steps=400, learning_rate=1e-3, habit="next_row"),
     ),
     starts_from=STUDENT.name,
 )

@@ -47,7 +47,7 @@ def _jensen_shannon(policy: Tensor, teacher: Tensor, targets: TokenTargets, clip
 def _weighted_forward(
     policy: Tensor, teacher: Tensor, targets: TokenTargets, clip: float | None
 ) -> tuple[Tensor, Tensor]:
-    committed = policy.gather(-1, targets.completion_ids.unsqueeze(-1)).squeeze(-1).detach()
+    committed = policy.gather(-1, targets.completion_ids.unsqueeze(-1)).squeeze(-1)
     weight, clamped = log_ratio_advantage(committed, targets.teacher_logprobs.to(committed.dtype), clip)
     return weight.clamp(min=0.0) * kl_divergence(teacher, policy), clamped & (weight > 0)
 
