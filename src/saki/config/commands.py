@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 
+from saki import lab
 from saki.config.sources import LAB_PROMPTS, LAB_STUDENT, LAB_TEACHER, check_model_name, check_prompts_name
 from saki.methods import get_method
 from saki.types import check_number
+from saki.types.exact import did_you_mean
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 """Dtypes that the engines run in."""
@@ -75,7 +77,7 @@ class CommonArguments:
 class PairArguments:
     """Which models."""
 
-    model: str = option(LAB_STUDENT, "Student: a folder, a hub name, or lab/student.")
+    model: str = option(LAB_STUDENT, "Student: a folder, a hub name, or one of the lab: lab/student, lab/habit, ...")
     teacher_model: str = option(LAB_TEACHER, "Teacher: a folder, a hub name, or lab/teacher.")
     revision: str | None = option(None, "Revision of the student on the hub.")
     trust_remote_code: bool = option(False, "Run code that a model folder brings along.")
@@ -90,7 +92,7 @@ class PairArguments:
 class TrainArguments:
     """``saki train``."""
 
-    model: str | None = option(None, "Student: a folder, a hub name, or lab/student.")
+    model: str | None = option(None, "Student: a folder, a hub name, or one of the lab: lab/student, lab/habit, ...")
     teacher_model: str | None = option(None, "Teacher: a folder, a hub name, or lab/teacher.")
     teacher_dtype: str = option("auto", "Dtype of the teacher: auto (as stored), float32, bfloat16.")
     revision: str | None = option(None, "Revision of the student on the hub.")
@@ -153,7 +155,7 @@ class RolloutArguments(PairArguments):
 class EvalArguments:
     """``saki eval``."""
 
-    model: str = option(LAB_STUDENT, "Model: a folder (a LoRA adapter, too), a hub name, lab/student or lab/teacher.")
+    model: str = option(LAB_STUDENT, "Model: a folder (a LoRA adapter, too), a hub name, lab/student, lab/teacher, ...")
     benchmarks: str = option(
         "lab",
         "Benchmarks, separated by commas: lab or paper for all seven of either, names of them, FILE.yaml, or "
@@ -263,6 +265,9 @@ class StudyArguments:
 
     jobs: int = option(1, "Processes at once, each with one thread.")
     tables_only: bool = option(False, "Train nothing: write the tables of the runs that are finished.")
+    only: str | None = option(None, "Carry out the runs of these labels alone, joined by commas; the rest stay open.")
+    only_seeds: str | None = option(None, "Carry out the runs of these seeds alone, for example 300-307.")
+    only_students: str | None = option(None, "Carry out the runs of these students alone, joined by commas.")
 
 
 @dataclass
@@ -361,10 +366,20 @@ class LabBuildArguments:
 
     seed: int = option(0, "Seed of corpora and weights.")
     num_problems: int = option(100, "Problems per test set for the closing measurement.")
+    models: str = option("all", f"What to build, joined by commas: {', '.join(lab.MODELS)}; or all.")
 
     def __post_init__(self) -> None:
         """Refuse what can be refused without loading anything."""
         check_counts(self, seed=0, num_problems=1)
+        for name in self.model_names:
+            if name not in lab.MODELS:
+                hint = did_you_mean(name, lab.MODELS, f"choose among {', '.join(lab.MODELS)}, or all")
+                raise ValueError(f"unknown model {name!r} in models; {hint}")
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """Names of the models to build."""
+        return lab.MODELS if self.models == "all" else tuple(name.strip() for name in self.models.split(","))
 
 
 @dataclass

@@ -8,7 +8,9 @@ from typing import Any
 
 from saki import lab
 from saki.data import load_prompt_dataset
+from saki.types.exact import did_you_mean
 
+LAB_MODELS = tuple(f"lab/{name}" for name in lab.MODELS)
 LAB_STUDENT, LAB_TEACHER = "lab/student", "lab/teacher"
 LAB_PROMPTS, LAB_DEVELOPMENT = "lab", "lab/development"
 LAB_NUM_PROMPTS = 4096
@@ -19,12 +21,13 @@ def check_model_name(key: str, name: str) -> None:
     """Refuse a name that cannot be a model.
 
     Raises:
-        ValueError: If it is empty, or begins with ``lab/`` and is none of the embedded pair.
+        ValueError: If it is empty, or begins with ``lab/`` and is none of the embedded models.
     """
     if not name or not isinstance(name, str):
-        raise ValueError(f"{key} is empty; expected a folder, a hub name, {LAB_STUDENT} or {LAB_TEACHER}")
-    if name.startswith("lab/") and name not in (LAB_STUDENT, LAB_TEACHER) and not Path(name).is_dir():
-        raise ValueError(f"there is no model {name!r} in the lab; it has {LAB_STUDENT} and {LAB_TEACHER}")
+        raise ValueError(f"{key} is empty; expected a folder, a hub name, or one of {', '.join(LAB_MODELS)}")
+    if name.startswith("lab/") and name not in LAB_MODELS and not Path(name).is_dir():
+        hint = did_you_mean(name, LAB_MODELS, f"it has {', '.join(LAB_MODELS)}")
+        raise ValueError(f"there is no model {name!r} in the lab; {hint}")
 
 
 def check_prompts_name(key: str, name: str) -> None:
@@ -40,12 +43,8 @@ def check_prompts_name(key: str, name: str) -> None:
 
 
 def model_path(name: str) -> str:
-    """``lab/student`` and ``lab/teacher`` are the embedded pair; every other name stays as it is."""
-    if name == LAB_STUDENT:
-        return str(lab.student_path())
-    if name == LAB_TEACHER:
-        return str(lab.teacher_path())
-    return name
+    """The folder of an embedded model, one of :data:`LAB_MODELS`; every other name stays as it is."""
+    return str(lab.shipped_path(name.removeprefix("lab/"))) if name in LAB_MODELS else name
 
 
 def prompt_rows(name: str, split: str | None = None, seed: int = 0) -> Any:
