@@ -11,6 +11,9 @@ from saki.data import load_prompt_dataset
 
 LAB_STUDENT, LAB_TEACHER = "lab/student", "lab/teacher"
 LAB_PROMPTS, LAB_DEVELOPMENT = "lab", "lab/development"
+DAPO_ON_THE_HUB = "open-r1/DAPO-Math-17k-Processed"
+"""DAPO-Math-17K without its repetitions; the prompts carry no instruction (give one with ``--suffix``)."""
+
 LAB_NUM_PROMPTS = 4096
 LAB_NUM_DEVELOPMENT = 20  # per set
 
