@@ -13,6 +13,7 @@ from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK,
 
 from saki.methods import get_method
 from saki.objectives import radius_schedule
+from saki.training.publishing import check_hub_strategy
 from saki.types import ExactOptions, check_number, unknown_option
 
 
@@ -120,6 +121,7 @@ class SakiConfig(TrainingArguments, ExactOptions):
             super().__post_init__()
         except FileNotFoundError as error:
             raise ValueError(f"a setting names the file {error.filename!r}, which is not there; check it") from error
+        check_hub_strategy(self)
         self._derive_accumulation()
 
     def _check_library_options(self) -> None:
