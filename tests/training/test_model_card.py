@@ -48,7 +48,13 @@ def test_folders_files_and_the_lab_are_no_hub_names(tmp_path, monkeypatch):
 def test_tables_hold_the_facts_and_survive_bars_and_line_breaks():
     names = RunNames("m", dataset="a|b\nc", commit="abc123", figures={"Mean@8, %": 41.25})
     text = ModelCard("t", "s", (), names, {"seed": 3}, {"loss": 0.123456}).text()
-    for line in ("| Prompts | a\\|b c |", "| Commit | abc123 |", "| seed | 3 |", "| loss | 0.1235 |", "| Mean@8, % | 41.25 |"):
+    for line in (
+        "| Prompts | a\\|b c |",
+        "| Commit | abc123 |",
+        "| seed | 3 |",
+        "| loss | 0.1235 |",
+        "| Mean@8, % | 41.25 |",
+    ):
         assert line in text.splitlines()
     assert f"saki {saki.__version__}, torch {torch.__version__}, transformers {transformers.__version__}" in text
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from saki.cli.console import print_json
 from saki.config import CommandParser, UsageError
-from saki.config.commands import CommonArguments, DataArguments
+from saki.config.commands import CommonArguments
+from saki.config.inputs import DataArguments
 from saki.config.sources import model_path
 from saki.data import PreparedPrompts, load_prompt_dataset, prepare_prompts, write_prompts
 from saki.data.preparation import REASONS

@@ -7,15 +7,7 @@ from typing import Any
 
 import torch
 
-from saki.config.sources import (
-    DAPO_ON_THE_HUB,
-    LAB_PROMPTS,
-    LAB_STUDENT,
-    LAB_TEACHER,
-    check_model_name,
-    check_prompts_name,
-)
-from saki.data.preparation import LANGUAGES
+from saki.config.sources import LAB_PROMPTS, LAB_STUDENT, LAB_TEACHER, check_model_name, check_prompts_name
 from saki.methods import get_method
 from saki.types import check_number
 
@@ -227,41 +219,6 @@ class DemoArguments:
         """Refuse what can be refused without loading anything."""
         get_method(self.method)
         check_counts(self, max_steps=1, num_problems=1, seed=0)
-
-
-@dataclass
-class DataArguments:
-    """``saki data``."""
-
-    source: str = option(
-        DAPO_ON_THE_HUB, "Where from: a parquet, JSON-lines or CSV file, a folder, or a hub name; may come first."
-    )
-    config_name: str | None = option(None, "Configuration of a hub data set.")
-    dataset_split: str | None = option(None, "Split of the data set.")
-    revision: str | None = option(None, "Revision on the hub.")
-    prompt_column: str = option("prompt", "Column with the prompts.")
-    answer_column: str | None = option(None, "Column with the answers; by default answer or reward_model.ground_truth.")
-    suffix: str | None = option(None, "Instruction to append to every prompt, with its own space or line break.")
-    strip_suffix: str | None = option(None, "Instruction to remove first from prompts that end in it.")
-    language: str = option("any", "any, or no_cjk to drop prompts with Chinese, Japanese or Korean letters.")
-    deduplicate: bool = option(False, "Keep the first of equal prompts.")
-    tokenizer: str | None = option(None, "Model that counts tokens: a folder, a hub name, or lab/student.")
-    max_prompt_length: int | None = option(None, "Drop longer prompts (tokens, suffix and template included).")
-    shuffle_seed: int | None = option(None, "Shuffle with this seed; by default the source's order stays.")
-
-    def __post_init__(self) -> None:
-        """Refuse what can be refused without loading anything."""
-        check_prompts_name("source", self.source)
-        if self.language not in LANGUAGES:
-            raise ValueError(f"language must be one of {', '.join(LANGUAGES)}, got {self.language!r}")
-        if self.tokenizer is not None:
-            check_model_name("tokenizer", self.tokenizer)
-        if self.max_prompt_length is not None:
-            check_counts(self, max_prompt_length=1)
-            if self.tokenizer is None:
-                raise ValueError("max_prompt_length counts tokens; give the model's --tokenizer as well")
-        if self.shuffle_seed is not None:
-            check_counts(self, shuffle_seed=0)
 
 
 @dataclass

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from saki import lab
 from saki.data import load_prompt_dataset
 
+if TYPE_CHECKING:
+    from saki.training.grpo.rewards import Reward
+
 LAB_STUDENT, LAB_TEACHER = "lab/student", "lab/teacher"
+LAB_HALF_TEACHER = "lab/half-teacher"
+"""The lab's teacher after part of its recipe; ``saki teacher`` builds it."""
+
 LAB_PROMPTS, LAB_DEVELOPMENT = "lab", "lab/development"
 DAPO_ON_THE_HUB = "open-r1/DAPO-Math-17k-Processed"
 """DAPO-Math-17K without its repetitions; the prompts carry no instruction (give one with ``--suffix``)."""
@@ -76,3 +83,34 @@ def first_rows(rows: Any, limit: int) -> Any:
 def grader(name: str | None) -> Callable[[str, str], bool] | None:
     """How completions of a prompt set are graded, or None where saki does not know."""
     return lab.grade if name in (LAB_PROMPTS, LAB_DEVELOPMENT) else None
+
+
+def reward_of(dataset: str, named: str | None) -> Reward:
+    """The rule-based reward of a prompt set. A grader of real mathematics belongs here, beside the lab's.
+
+    Args:
+        dataset: Name of the prompt set.
+        named: ``package.module:function`` of the user's own, or None.
+
+    Raises:
+        ValueError: If the function is not there, or none is named and saki has none for the set.
+    """
+    if named is not None:
+        module, _, function = named.partition(":")
+        try:
+            found = getattr(importlib.import_module(module), function)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ValueError(
+                f"reward {named!r} cannot be imported ({error}); give package.module:function(completion, answer)"
+            ) from error
+        if not callable(found):
+            raise ValueError(f"reward {named!r} is a {type(found).__name__}, expected a function(completion, answer)")
+        reward: Reward = found
+        return reward
+    known = grader(dataset)
+    if known is None:
+        raise ValueError(
+            f"saki has no reward for the answers of {dataset}; name a grader with --reward "
+            "package.module:function(completion, answer) -> bool"
+        )
+    return known

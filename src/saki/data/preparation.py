@@ -131,7 +131,9 @@ def prepare_prompts(
             rows.append({"prompt": prompt, "answer": answer, "index": _index(record, number)})
     if strip_suffix and rows and not num_stripped:
         end = _text(rows[0]["prompt"], 0)[-60:]
-        raise PromptError(f"no prompt ends in strip_suffix {strip_suffix!r} (the first ends in {end!r}); check the text")
+        raise PromptError(
+            f"no prompt ends in strip_suffix {strip_suffix!r} (the first ends in {end!r}); check the text"
+        )
     if tokenizer is not None and max_prompt_length is not None and rows:
         rendered = render_prompts(rows, tokenizer, max_prompt_length=sys.maxsize).prompts
         kept = [rows[prompt.key] for prompt in rendered if len(prompt.token_ids) <= max_prompt_length]

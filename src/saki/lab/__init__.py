@@ -3,7 +3,7 @@
 Importing this package loads neither torch nor transformers.
 """
 
-from saki.lab.build import build_pair
+from saki.lab.build import build_model, build_pair
 from saki.lab.problems import Problem, grade
 from saki.lab.shipped import student_path, teacher_path
 from saki.lab.splits import TEST_SETS, development_set, test_set, training_problems
@@ -12,6 +12,7 @@ from saki.lab.tokenizer import build_tokenizer
 __all__ = [
     "TEST_SETS",
     "Problem",
+    "build_model",
     "build_pair",
     "build_tokenizer",
     "development_set",

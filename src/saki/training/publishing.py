@@ -43,7 +43,7 @@ class Publishing(Trainer):
         return Path(str(self.args.output_dir)) / MODEL_FOLDER
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save model and tokenizer, with a card unless a checkpoint is being written; push where ``push_to_hub`` is set.
+        """Save model and tokenizer, with a card unless a checkpoint is written; push where ``push_to_hub`` is set.
 
         Args:
             output_dir: Folder; ``model/`` of the run folder by default.
@@ -100,7 +100,7 @@ class Publishing(Trainer):
         """Upload the model of a checkpoint in the background, unless the last upload is still under way."""
         if not self.is_world_process_zero() or self.args.hub_strategy == HubStrategy.END:
             return
-        pending = self.push_in_progress
+        pending: Any = self.push_in_progress
         if pending is not None and not pending.done() and not self.args.hub_always_push:
             return
         self._finish_current_push()
@@ -114,7 +114,7 @@ class Publishing(Trainer):
         self.push_in_progress = self._upload(message, self.args.hub_token, self.args.hub_revision, False)
 
     def _finish_current_push(self) -> None:
-        pending = getattr(self, "push_in_progress", None)
+        pending: Any = getattr(self, "push_in_progress", None)
         if pending is None:
             return
         if error := pending.exception():  # waits; a model that is trained is worth more than an upload on the way
@@ -141,6 +141,6 @@ def check_hub_strategy(args: TrainingArguments) -> None:
     """
     if args.push_to_hub and args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
         raise ValueError(
-            f"hub_strategy {HubStrategy(args.hub_strategy).value} would upload checkpoints, and saki uploads models only; take "
-            "every_save or end"
+            f"hub_strategy {HubStrategy(args.hub_strategy).value} would upload checkpoints, and saki uploads models "
+            "only; take every_save or end"
         )
