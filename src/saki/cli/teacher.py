@@ -74,7 +74,7 @@ def run(argv: Sequence[str]) -> int:
     rows = prompt_rows(args.dataset, args.dataset_split, config.seed)
     folder = check_run_folder(config.run_dir, args.resume)
     path = _initial_model(args.model, folder, common, args, config)
-    options = {"revision": args.revision, "trust_remote_code": args.trust_remote_code}
+    options = {"revision": args.revision, "trust_remote_code": config.trust_remote_code}
     tokenizer = load_tokenizer(path, **options)
     stop = StopOnSignal()
     trainer = TeacherTrainer(

@@ -50,7 +50,6 @@ class TeacherArguments:
 
     model: str | None = option(None, "Model to train: a folder, a hub name, lab/half-teacher, ...")
     revision: str | None = option(None, "Revision of the model on the hub.")
-    trust_remote_code: bool = option(False, "Run code that a model folder brings along.")
     dataset: str | None = option(
         None, "Prompts with answers: a parquet, JSON-lines or CSV file, a folder, a hub name, or lab."
     )

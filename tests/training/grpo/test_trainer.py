@@ -19,7 +19,10 @@ from saki.training.grpo.prompts import graded_prompts
 from saki.training.grpo.trainer import TeacherTrainer
 from tests.tiny import VOCAB, tiny_rows, tiny_tokenizer
 
-TEMPLATE = "{% for m in messages %}{{ m.content }} {% endfor %}{% if enable_thinking is not defined or enable_thinking %}t{% endif %}"
+TEMPLATE = (
+    "{% for m in messages %}{{ m.content }} {% endfor %}"
+    "{% if enable_thinking is not defined or enable_thinking %}t{% endif %}"
+)
 
 
 def rows(num):
@@ -135,7 +138,7 @@ def test_a_run_cut_short_and_resumed_ends_as_one_that_was_not(tmp_path):
     made.save_model()
     torch.manual_seed(77)  # the state that the resumed process happens to be in must not matter
 
-    class Killed(Exception):
+    class KilledError(Exception):
         pass
 
     calls = []
@@ -143,10 +146,10 @@ def test_a_run_cut_short_and_resumed_ends_as_one_that_was_not(tmp_path):
     def reward(text, gold):
         calls.append(text)
         if len(calls) > 3 * 16 - 5:  # in the middle of step 3, after the checkpoint of step 2
-            raise Killed
+            raise KilledError
         return says_c(text, gold)
 
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         trainer(cut, reward=reward).train()
     assert [path.name for path in (cut / "checkpoints").iterdir() if path.is_dir()] == ["checkpoint-2"]
     resumed = trainer(cut)

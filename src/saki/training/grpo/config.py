@@ -58,7 +58,10 @@ class TeacherConfig(GRPOConfig):
         check_number("seed", self.seed, least=0, below=2**32, whole=True)
         check_number("learning_rate", self.learning_rate, least=0)
         name_checkpointing(self)
-        completions, given = self.prompts_per_step * self.num_generations, self.gradient_accumulation_steps
+        completions, given = (
+            self.prompts_per_step * self.num_generations,
+            int(vars(self)["gradient_accumulation_steps"]),
+        )
         if completions % self.per_device_train_batch_size:
             raise ValueError(
                 f"prompts_per_step * num_generations = {completions} must be a multiple of "
@@ -72,12 +75,13 @@ class TeacherConfig(GRPOConfig):
         for name, value in (("generation_batch_size", completions), ("steps_per_generation", None)):
             setattr(self, name, value)  # TRL derives the second, and takes no more than one
         super().__post_init__()
-        if given not in (1, self.steps_per_generation):
+        derived = vars(self)["steps_per_generation"]
+        if given not in (1, derived):
             raise ValueError(
-                f"gradient_accumulation_steps follows from the step's size and is {self.steps_per_generation} here, got "
-                f"{given}; leave it out"
+                f"gradient_accumulation_steps follows from the step's size and is {derived} here, got {given}; "
+                "leave it out"
             )
-        self.gradient_accumulation_steps = self.steps_per_generation
+        self.gradient_accumulation_steps = derived
         check_hub_strategy(self)
 
     @property
