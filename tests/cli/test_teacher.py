@@ -82,6 +82,22 @@ def test_a_reward_of_ones_own(tmp_path, monkeypatch):
 
 
 @needs_trl
+def test_sigterm_ends_the_step_with_a_checkpoint_and_resume_goes_on(capsys, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "stopping_reward.py").write_text(
+        "import os, signal\ncalls = []\n\ndef reward(completion, answer):\n    calls.append(1)\n"
+        "    if len(calls) == 6:\n        os.kill(os.getpid(), signal.SIGTERM)\n    return len(calls) % 2 == 0\n"
+    )
+    argv = ["teacher", CONFIG, *SMALL, "--model", "lab/student", "--max_steps", "3", "--num_problems", "0"]
+    argv += ["--save_strategy", "no", "--reward", "stopping_reward:reward", "--out", str(tmp_path / "t")]
+    assert main(argv) == 143
+    assert "stopped after step 2 of 3" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "t" / "checkpoints").glob("checkpoint-*")] == ["checkpoint-2"]
+    assert main([*argv, "--resume", "--json"]) == 0
+    assert last_json(capsys)["steps"] == 3
+
+
+@needs_trl
 @pytest.mark.parametrize(
     ("words", "message"),
     [
