@@ -41,12 +41,14 @@ class KeyedEngine:
 
     def __init__(self) -> None:
         self.requests: list[RolloutRequest] = []
+        self.asked: list[Sequence[Prompt]] = []
 
     def digit(self, seed: int, key: int, sample: int) -> int:
         return (seed % 1009 + 7 * key + 3 * sample) % 10
 
     def generate(self, prompts: Sequence[Prompt], request: RolloutRequest, progress=None) -> RolloutBatch:
         self.requests.append(request)
+        self.asked.append(prompts)
         rows = [(prompt, sample) for prompt in prompts for sample in range(request.num_generations)]
         completions = []
         for prompt, sample in rows:

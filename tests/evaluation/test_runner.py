@@ -152,7 +152,7 @@ def test_gradings_out_of_time_are_counted_and_stored_as_unknown(engine, tokenize
     assert result.sets[0].timeouts == 40
     assert result.mean_at_k.value == 0.5
     assert "40 samples ran out of time" in caplog.text
-    assert read_samples(tmp_path, "a").verdicts[:2] == (None, True)
+    assert read_samples(tmp_path, "a").verdicts[:2] == ("timeout", "correct")
 
 
 def test_many_truncated_samples_are_warned_of(engine, tokenizer, caplog, monkeypatch):

@@ -164,12 +164,12 @@ class KeepsOldEntries(SlabCache):
     def begin(self, positions, visible):
         super().begin(positions, visible)
         written = self.__dict__.setdefault("written", torch.zeros(self.num_rows * self.num_slots, dtype=torch.bool))
-        self.stale = written[self._index]
-        written[self._index] = True
+        self.stale = written[self.index]
+        written[self.index] = True
 
     def _write(self, slabs, layer, states):
-        if layer in slabs:
-            old = slabs[layer][self._index].view(states.shape[0], states.shape[2], *states.shape[1::2]).transpose(1, 2)
+        if layer < len(slabs):
+            old = slabs[layer][self.index].view(states.shape[0], states.shape[2], *states.shape[1::2]).transpose(1, 2)
             states = torch.where(self.stale.view(states.shape[0], 1, -1, 1), old, states)
         return super()._write(slabs, layer, states)
 

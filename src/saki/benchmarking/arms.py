@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -15,7 +14,8 @@ from saki.benchmarking.engine import MeasuredEngine, forced_engine_type
 from saki.benchmarking.pairs import BenchPair
 from saki.benchmarking.workload import Workload
 from saki.functional import request_seed
-from saki.rollout import HFDecoder, RolloutEngine
+from saki.rollout import ExternalLoop, HFDecoder, RolloutEngine, ServedModel
+from saki.rollout.external_stats import ExternalStats
 from saki.types import RolloutRequest
 
 
@@ -26,10 +26,11 @@ class ArmRun:
     Attributes:
         lengths: Length of each completion.
         corrections: Number of corrected tokens; None where the arm knows no corrections.
-        correction_rows: Positions of the corrections of each row, for the count of waves.
+        correction_rows: Positions of the corrections of each row, for the count of waves; none where K varies.
         waves: Verification waves; None without any.
         prefill_positions: Prompt positions that went through models; None where it is not known.
         bytes_moved: Bytes between processes; None within one.
+        overhead_ratio: Wall seconds of a wave over those of its own parts, of an external loop; None for others.
     """
 
     lengths: tuple[int, ...]
@@ -38,6 +39,7 @@ class ArmRun:
     waves: int | None = None
     prefill_positions: int | None = None
     bytes_moved: int | None = None
+    overhead_ratio: float | None = None
 
 
 class Arm(Protocol):
@@ -79,6 +81,7 @@ class EngineArm:
     block_size: int | None
     execution: str
     differs: str = ""
+    adaptive: bool = False
 
     @property
     def law(self) -> str:
@@ -105,10 +108,13 @@ class EngineArm:
         return ArmRun(
             lengths=tuple(batch.lengths.tolist()),
             corrections=int(batch.correction_mask.sum()) if bridge else None,
-            correction_rows=tuple(tuple(row.nonzero().flatten().tolist()) for row in batch.correction_mask),
+            correction_rows=()
+            if self.adaptive
+            else tuple(tuple(row.nonzero().flatten().tolist()) for row in batch.correction_mask),
             waves=after.waves - before.waves if bridge else None,
             prefill_positions=after.prefill_positions - before.prefill_positions,
             bytes_moved=_bytes_moved(after) - _bytes_moved(before) if not self._resident else None,
+            overhead_ratio=after.overhead_ratio() if isinstance(after, ExternalStats) else None,
         )
 
     @property
@@ -122,10 +128,16 @@ class EngineArm:
 
 @contextmanager
 def _stats_split(engine: RolloutEngine) -> Iterator[dict[str, float]]:
-    before = engine.stats().seconds
+    before = _seconds(engine)
     parts: dict[str, float] = {}
     yield parts
-    parts.update({name: seconds - before.get(name, 0.0) for name, seconds in engine.stats().seconds.items()})
+    parts.update({name: seconds - before.get(name, 0.0) for name, seconds in _seconds(engine).items()})
+
+
+def _seconds(engine: RolloutEngine) -> dict[str, float]:
+    """Seconds by phase; of an external loop by the parts of its requests."""
+    stats = engine.stats()
+    return dict(stats.request_seconds) if isinstance(stats, ExternalStats) else stats.seconds
 
 
 def _bytes_moved(stats: Any) -> int:
@@ -216,21 +228,22 @@ class _Bench:
     compiled: bool
     stack: ExitStack
     _decoders: tuple[HFDecoder, HFDecoder] | None = None
-    _engines: dict[bool, MeasuredEngine] = field(default_factory=dict)
+    _engines: dict[tuple[bool, bool], MeasuredEngine] = field(default_factory=dict)
 
-    def engine(self, refill: bool = True) -> MeasuredEngine:
-        if refill not in self._engines:
+    def engine(self, refill: bool = True, adaptive: bool = False) -> MeasuredEngine:
+        if (refill, adaptive) not in self._engines:
             if self._decoders is None:
                 self._decoders = self.pair.decoder("student"), self.pair.decoder("teacher")
             kind = MeasuredEngine if self.work.uniform else forced_engine_type(self.work.forced)
-            self._engines[refill] = kind(
+            self._engines[refill, adaptive] = kind(
                 *self._decoders,
                 (),
                 max_batch_rows=self.work.batch_size,
                 refill=refill,
                 compiled=self.compiled,
+                adaptive_block_size=adaptive,
             )
-        return self._engines[refill]
+        return self._engines[refill, adaptive]
 
     def student_only(self) -> Arm:
         return EngineArm("student_only", self.engine(), "student", None, "resident engine, the student alone")
@@ -252,6 +265,17 @@ class _Bench:
             "the same, freed slots stay empty until all are",
         )
 
+    def exact_q_adaptive(self) -> Arm:
+        engine = self.engine(adaptive=True)
+        return EngineArm(
+            "exact_q_adaptive",
+            engine,
+            "bridge",
+            self.block_size,
+            "the same, K follows the acceptance, at most --block_size",
+            adaptive=True,
+        )
+
     def token_wise(self) -> Arm:
         return EngineArm("token_wise", self.engine(), "bridge", 1, "resident engine, token-wise coupling")
 
@@ -263,13 +287,8 @@ class _Bench:
 
     def _external(self, name: str, block_size: int, execution: str) -> Arm:
         self._need_uniform()
-        try:
-            external: Any = importlib.import_module("saki.rollout.external")
-            process: Any = importlib.import_module("saki.rollout.external_process")
-        except ModuleNotFoundError as error:
-            raise _NotHereError(f"not available: this installation has no {error.name}") from error
-        served = [process.ServedModel(**self.pair.served(side)) for side in ("student", "teacher")]
-        loop = external.ExternalLoop(*served, (), token_wise=block_size == 1, max_batch_rows=self.work.batch_size)
+        student, teacher = (ServedModel(**self.pair.served(side)) for side in ("student", "teacher"))
+        loop = ExternalLoop(student, teacher, (), token_wise=block_size == 1, max_batch_rows=self.work.batch_size)
         self.stack.callback(loop.close)
         return EngineArm(name, loop, "bridge", block_size, execution, "models in processes of their own")
 
@@ -293,10 +312,11 @@ ARM_NAMES = (
     "external_k8",
     "hf_generate",
     "hf_assisted",
+    "exact_q_adaptive",
     "student_only_static",
     "exact_q_static",
 )
-DEFAULT_ARMS = ARM_NAMES[:-2]
+DEFAULT_ARMS = ARM_NAMES[:-3]
 STATIC_ARMS = ("student_only", "student_only_static", "exact_q", "exact_q_static")
 """Continuous against static batching."""
 
@@ -318,7 +338,7 @@ def open_arms(
         pair: The models.
         work: The workload.
         block_size: K of ``exact_q`` and drafts of ``hf_assisted``.
-        compiled: Whether the bridge's passes are compiled.
+        compiled: Whether forwards and the bridge's passes are compiled.
         decoders: Student and teacher of the resident engine, where they are there already.
 
     Yields:

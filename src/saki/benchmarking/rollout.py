@@ -47,7 +47,8 @@ def bench_rollout(
         ``{"arms": {name: ...}, "order": [[names of a repeat], ...]}``. An arm has the medians ``tokens_per_s``,
         ``tokens_per_cpu_s`` and ``ratio_to_student_only`` (of the ratios within each repeat), their ``spread``,
         ``tokens_per_wave`` (committed tokens per row and wave), ``correction_rate``, ``split`` (wall seconds),
-        ``peak_bytes`` above what was held before, and how it runs.
+        ``peak_bytes`` above what was held before, and how it runs. An external loop has ``overhead_ratio``; above
+        :data:`saki.rollout.external_stats.HONEST_RATIO` it is slower than its parts explain, and no baseline.
 
     Raises:
         RuntimeError: If an arm does not produce the forced lengths.
@@ -123,6 +124,7 @@ def _summary(
         "waves": run.waves,
         "prefill_positions": run.prefill_positions,
         "bytes_moved": run.bytes_moved,
+        "overhead_ratio": run.overhead_ratio,
         "block_size": arm.block_size,
         "law": arm.law,
         "execution": arm.execution,
@@ -131,7 +133,7 @@ def _summary(
 
 
 def _tokens_per_wave(arm: Arm, run: ArmRun, work: Workload) -> float | None:
-    if run.waves is None or arm.block_size is None:
+    if run.waves is None or arm.block_size is None or not run.correction_rows:
         return None
     waves = sum(
         waves_of_rows(corrections, length, arm.block_size)

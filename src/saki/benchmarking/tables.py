@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from saki.rollout.external_stats import HONEST_RATIO
+
 
 def rollout_table(result: Mapping[str, Any]) -> str:
     """Implementation, K, tokens per second with spread, and how it runs (Table 9); below it the split (Table 10)."""
@@ -28,6 +30,7 @@ def rollout_table(result: Mapping[str, Any]) -> str:
         )
         splits.append((name, arm["split"]))
     notes = [f"{name}: {arm['execution']}" + _differs(arm["differs"]) for name, arm in result["arms"].items()]
+    notes += [_external_note(name, arm) for name, arm in result["arms"].items() if arm.get("overhead_ratio")]
     notes += [f"{name}: {reason}" for name, reason in result.get("skipped", {}).items()]
     if prefill := result.get("prefill"):
         notes.append(
@@ -43,6 +46,16 @@ def rollout_table(result: Mapping[str, Any]) -> str:
     if split_rows:
         parts.append(_columns([["seconds", *phases], *split_rows]))
     return "\n\n".join([*parts, "\n".join(notes)])
+
+
+def _external_note(name: str, arm: Mapping[str, Any]) -> str:
+    """What an external loop moved, and whether it counts."""
+    ratio = arm["overhead_ratio"]
+    verdict = "a baseline" if ratio <= HONEST_RATIO else "no baseline: slower than its parts explain"
+    return (
+        f"{name}: {arm['bytes_moved'] / 2**20:,.1f} MiB moved; a wave takes {ratio:.2f} times its forward, serialise, "
+        f"transfer and bridge time (at most {HONEST_RATIO:g}): {verdict}"
+    )
 
 
 def bridge_table(result: Mapping[str, Any]) -> str:

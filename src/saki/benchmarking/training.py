@@ -150,14 +150,15 @@ def trl_steps(work: TrainWork, folder: Path) -> StepTimes:
             "saki bench train needs TRL to compare with; install the extra with pip install saki[bench]"
         )
     try:
-        from trl import DistillationConfig, DistillationTrainer
-    except ImportError as error:
+        trl: Any = importlib.import_module("trl")
+        config_type, trainer_type = trl.DistillationConfig, trl.DistillationTrainer
+    except (ImportError, AttributeError) as error:
         raise TrlMissingError(
             f"the installed TRL has no DistillationTrainer to compare with ({error}); install a newer one"
         ) from error
     times = StepTimes()
 
-    class Timed(DistillationTrainer):
+    class Timed(trainer_type):  # type: ignore[misc, valid-type]
         def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
             self.model.generation_config.eos_token_id = None  # the library took it over from the tokenizer
             times.prompt_tokens += sum(len(ids) for ids in args[0])
@@ -180,7 +181,7 @@ def trl_steps(work: TrainWork, folder: Path) -> StepTimes:
         trainer = Timed(
             model=student,
             teacher_model=teacher,
-            args=DistillationConfig(
+            args=config_type(
                 beta=1.0,
                 temperature=1.0,
                 gradient_checkpointing=False,

@@ -1,22 +1,52 @@
-"""``saki eval``: a model alone on benchmarks."""
+"""``saki eval``: a model alone on benchmarks; ``saki eval regrade``: its stored samples, graded again."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
-from saki import lab
-from saki.cli.console import fresh_folder, pick_device, pick_dtype, print_json, progress_bar, run_facts
+from saki.cli.console import (
+    fresh_folder,
+    holdings,
+    pick_device,
+    pick_dtype,
+    print_json,
+    progress_bar,
+    run_facts,
+)
 from saki.cli.engines import model_engine
+from saki.cli.regrade import run as run_regrade
 from saki.config import CommandParser, UsageError, write_resolved
+from saki.config.benchmarks import benchmark_choices
 from saki.config.commands import CommonArguments, EvalArguments
 from saki.config.sources import model_path
-from saki.evaluation import evaluate_model, lab_benchmarks, markdown_table, text_table
+from saki.evaluation import (
+    Benchmark,
+    BenchmarkSpec,
+    GradingPool,
+    evaluate_model,
+    lab_benchmarks,
+    load_benchmark,
+    markdown_table,
+    text_table,
+)
 from saki.files import write_text
-from saki.models import load_causal_lm, load_tokenizer
+from saki.models import load_causal_lm, load_tokenizer, tokenizer_home
 
-SUMMARY = "Sample a model alone on benchmarks: Mean@k and Pass@k with intervals over problems."
+SUMMARY = (
+    "Sample a model alone on benchmarks: Mean@k and Pass@k with intervals over problems. Killed, it goes on with the "
+    "same command and --out. saki eval regrade FOLDER grades stored samples again."
+)
 EXAMPLE = "saki eval --model lab/teacher --benchmarks lab --num_problems 100 --out runs/eval"
+
+LAB_TOKENS, MATH_TOKENS = 64, 16_384
+CPU_CHUNK_ROWS, GPU_CHUNK_BATCHES = 32, 4
+INPUTS = "inputs.json"
+"""What fixes every sample of an evaluation; a run that continues another must have the same."""
 
 
 def parser() -> CommandParser:
@@ -26,41 +56,113 @@ def parser() -> CommandParser:
 
 def run(argv: Sequence[str]) -> int:
     """Run the command."""
+    if argv and argv[0] == "regrade":
+        return run_regrade(argv[1:])
     common, args = parser().parse(argv)
-    names = lab.TEST_SETS if args.benchmarks == "lab" else tuple(args.benchmarks.split(","))
-    unknown = [name for name in names if name not in lab.TEST_SETS]
-    if unknown:
-        raise UsageError(f"unknown benchmark {unknown[0]!r}; choose lab, or among {', '.join(lab.TEST_SETS)}")
-    benchmarks = lab_benchmarks(args.num_problems, split=args.split, names=names)
-    folder = fresh_folder(common.out, "saki eval") if common.out else None
-    path = model_path(args.model)
-    tokenizer = load_tokenizer(path, revision=args.revision, trust_remote_code=args.trust_remote_code)
-    model = load_causal_lm(
-        path,
-        dtype=pick_dtype(args.dtype),
-        device=pick_device(args.device),
-        revision=args.revision,
-        trust_remote_code=args.trust_remote_code,
-    )
-    engine = model_engine(model, tokenizer, batch_rows=args.batch_rows, share=True)
-    with progress_bar("evaluate", "samples") as progress:
-        result = evaluate_model(
-            engine,
-            tokenizer,
-            benchmarks,
-            seed=args.seed,
-            num_samples=args.num_samples,
-            max_completion_length=args.max_new_tokens,
-            progress=progress,
-            samples_path=folder / "samples" if folder else None,
+    choices = benchmark_choices(args.benchmarks)
+    folder = _folder(common.out) if common.out else None
+    with _pool(choices, args) as pool:
+        benchmarks = _benchmarks(choices, args, pool)
+        path = model_path(args.model)
+        tokenizer = load_tokenizer(
+            tokenizer_home(path), revision=args.revision, trust_remote_code=args.trust_remote_code
         )
+        device = pick_device(args.device)
+        model = load_causal_lm(
+            path,
+            dtype=pick_dtype(args.dtype),
+            device=device,
+            revision=args.revision,
+            trust_remote_code=args.trust_remote_code,
+        )
+        engine = model_engine(model, tokenizer, batch_rows=args.batch_rows, share=True, temperature=args.temperature)
+        all_lab = not any(isinstance(choice, BenchmarkSpec) for choice in choices)
+        max_new_tokens = args.max_new_tokens or (LAB_TOKENS if all_lab else MATH_TOKENS)
+        chunk_rows = args.chunk_rows
+        if chunk_rows is None and not all_lab:  # a set of the lab takes seconds
+            chunk_rows = CPU_CHUNK_ROWS if device.type == "cpu" else GPU_CHUNK_BATCHES * args.batch_rows
+        if folder:
+            inputs = {
+                "checksum": engine.student_checksum(),
+                "benchmarks": {benchmark.name: _digest(benchmark) for benchmark in benchmarks},
+                "dtype": args.dtype,
+                "seed": args.seed,
+                "num_samples": args.num_samples,
+                "max_new_tokens": max_new_tokens,
+                "temperature": args.temperature,
+                "chunk_rows": chunk_rows,
+            }
+            _claim(folder, inputs)
+            write_resolved(folder / "config.resolved.yaml", common, args, facts=run_facts())
+        with progress_bar("evaluate", "samples") as progress:
+            result = evaluate_model(
+                engine,
+                tokenizer,
+                benchmarks,
+                seed=args.seed,
+                num_samples=args.num_samples,
+                max_completion_length=max_new_tokens,
+                progress=progress,
+                samples_path=folder / "samples" if folder else None,
+                chunk_rows=chunk_rows,
+                resume=True,
+            )
     results = {args.model: result}
     print(text_table(results))
     if folder:
-        write_resolved(folder / "config.resolved.yaml", common, args, facts=run_facts())
         write_text(folder / "evaluation.json", json.dumps({args.model: result.to_json()}, indent=2))
         write_text(folder / "evaluation.md", markdown_table(results) + "\n")
         print(f"written to {folder}")
     if common.json:
         print_json(result.to_json())
     return 0
+
+
+@contextmanager
+def _pool(choices: Sequence[str | BenchmarkSpec], args: Any) -> Iterator[GradingPool | None]:
+    """Grading workers, where a benchmark needs them."""
+    if not any(isinstance(choice, BenchmarkSpec) and choice.grade is None for choice in choices):
+        yield None
+        return
+    with GradingPool(args.grading_workers, args.grading_seconds) as pool:
+        yield pool
+
+
+def _benchmarks(choices: Sequence[str | BenchmarkSpec], args: Any, pool: GradingPool | None) -> list[Benchmark]:
+    data_dir = Path(args.data_dir) if args.data_dir else None
+    found: list[Benchmark] = []
+    for choice in choices:
+        if isinstance(choice, BenchmarkSpec):
+            found.append(
+                load_benchmark(choice, pool, data_dir=data_dir, limit=args.limit, prompt_suffix=args.prompt_suffix)
+            )
+        else:
+            num_problems = min(args.num_problems, args.limit or args.num_problems)
+            found.extend(lab_benchmarks(num_problems, split=args.split, names=(choice,)))
+    return found
+
+
+def _digest(benchmark: Benchmark) -> str:
+    """Of a benchmark's prompts and answers."""
+    text = json.dumps([benchmark.prompts, benchmark.answers])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _folder(out: str) -> Path:
+    """A folder to fill: an empty one, or one that an evaluation began to fill."""
+    folder = Path(out)
+    return folder if INPUTS in holdings(folder) else fresh_folder(out, "saki eval")
+
+
+def _claim(folder: Path, inputs: dict[str, Any]) -> None:
+    """Note what fixes the samples; refuse a folder whose samples another evaluation drew."""
+    path = folder / INPUTS
+    if path.is_file():
+        before = json.loads(path.read_text())
+        for key, value in inputs.items():
+            if before.get(key) != value:
+                raise UsageError(
+                    f"{folder} holds an evaluation with {key} {before.get(key)}, this one has {value}; "
+                    "give another --out, or the same options to go on"
+                )
+    write_text(path, json.dumps(inputs, indent=2))

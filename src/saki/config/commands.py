@@ -153,13 +153,26 @@ class RolloutArguments(PairArguments):
 class EvalArguments:
     """``saki eval``."""
 
-    model: str = option(LAB_STUDENT, "Model: a folder, a hub name, lab/student or lab/teacher.")
-    benchmarks: str = option("lab", "Benchmarks, separated by commas: lab for all seven, or names of them.")
+    model: str = option(LAB_STUDENT, "Model: a folder (a LoRA adapter, too), a hub name, lab/student or lab/teacher.")
+    benchmarks: str = option(
+        "lab",
+        "Benchmarks, separated by commas: lab or paper for all seven of either, names of them, FILE.yaml, or "
+        "module:NAME for your own.",
+    )
+    data_dir: str | None = option(None, "Folder of parquet or JSON-lines files to read benchmarks from, not the hub.")
     split: str = option("test", "Split of the lab's problems: test or development.")
-    num_problems: int = option(300, "Problems per set.")
+    num_problems: int = option(300, "Problems per set of the lab.")
+    limit: int | None = option(None, "Take the first so many problems of each benchmark only.")
     num_samples: int = option(8, "Samples per problem.")
-    max_new_tokens: int = option(64, "Most tokens per completion.")
-    batch_rows: int = option(256, "Completions that roll out together.")
+    max_new_tokens: int | None = option(None, "Most tokens per completion; by default 64 for the lab, else 16384.")
+    temperature: float = option(1.0, "Temperature of sampling; 0 takes the most likely token.")
+    prompt_suffix: str | None = option(None, "Text behind every problem, instead of the request for a boxed answer.")
+    batch_rows: int = option(256, "Completions that roll out together, memory permitting.")
+    chunk_rows: int | None = option(
+        None, "Completions between two writes to --out; by default 32 on a CPU, 4 x batch_rows on a GPU."
+    )
+    grading_workers: int | None = option(None, "Processes that grade; by default one a core.")
+    grading_seconds: float = option(6.0, "Seconds for grading one answer; what takes longer counts as wrong.")
     dtype: str = option("float32", "Dtype of the model.")
     device: str = option("auto", "cpu, cuda, or auto.")
     revision: str | None = option(None, "Revision on the hub.")
@@ -169,9 +182,32 @@ class EvalArguments:
     def __post_init__(self) -> None:
         """Refuse what can be refused without loading anything."""
         check_model_name("model", self.model)
-        check_counts(self, num_problems=1, num_samples=1, max_new_tokens=1, batch_rows=1, seed=0)
+        check_counts(self, num_problems=1, num_samples=1, batch_rows=1, seed=0)
+        for name in ("limit", "max_new_tokens", "chunk_rows", "grading_workers"):
+            if getattr(self, name) is not None:
+                check_counts(self, **{name: 1})
+        check_number("temperature", self.temperature, least=0)
+        check_number("grading_seconds", self.grading_seconds, least=0.1)
+        if self.temperature == 0 and self.num_samples > 1:
+            raise ValueError(
+                f"at temperature 0 all {self.num_samples} samples of a problem are the same; set num_samples to 1"
+            )
         check_dtype("dtype", self.dtype)
         check_device(self.device)
+
+
+@dataclass
+class RegradeArguments:
+    """``saki eval regrade FOLDER``."""
+
+    grading_workers: int | None = option(None, "Processes that grade; by default one a core.")
+    grading_seconds: float = option(6.0, "Seconds for grading one answer; what takes longer counts as wrong.")
+
+    def __post_init__(self) -> None:
+        """Refuse what can be refused without reading anything."""
+        if self.grading_workers is not None:
+            check_counts(self, grading_workers=1)
+        check_number("grading_seconds", self.grading_seconds, least=0.1)
 
 
 @dataclass
@@ -266,7 +302,7 @@ class BenchRolloutArguments(BenchPairArguments):
     arms: str = option("default", "Arms, separated by commas; by default all that fit the lengths.")
     trust_region_radius: float = option(0.02, "Bound on KL(q||p), nats.")
     block_size: int = option(8, "Proposals per verification wave (K) of exact_q.")
-    compile: bool = option(False, "Compile the bridge's passes (the first call takes tens of seconds).")
+    compile: bool = option(False, "Compile forwards and the bridge's passes (a minute or two to start).")
 
     def __post_init__(self) -> None:
         """Refuse what can be refused without making anything."""

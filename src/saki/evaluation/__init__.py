@@ -1,6 +1,19 @@
 """Evaluation: the student alone on benchmarks, graded, with intervals."""
 
-from saki.evaluation.benchmarks import Benchmark, GradeFunction, grade_each, lab_benchmarks
+from saki.evaluation.benchmarks import (
+    BENCHMARKS,
+    PAPER_BENCHMARKS,
+    PROMPT_SUFFIX,
+    Benchmark,
+    BenchmarkDataError,
+    BenchmarkSpec,
+    GradeFunction,
+    grade_each,
+    graders,
+    lab_benchmarks,
+    load_benchmark,
+)
+from saki.evaluation.grading import GradingPool, GradingUnavailableError, Verdict, check_math_verify, grade_completion
 from saki.evaluation.metrics import (
     Estimate,
     EvaluationResult,
@@ -12,28 +25,42 @@ from saki.evaluation.metrics import (
     pass_at_k,
 )
 from saki.evaluation.runner import evaluate_model, prompt_key, regrade
-from saki.evaluation.samples import SampleSet, read_samples, write_samples
+from saki.evaluation.samples import SampleSet, read_samples, read_samples_file, regrade_samples, write_samples
 from saki.evaluation.table import markdown_table, text_table
 
 __all__ = [
+    "BENCHMARKS",
+    "PAPER_BENCHMARKS",
+    "PROMPT_SUFFIX",
     "Benchmark",
+    "BenchmarkDataError",
+    "BenchmarkSpec",
     "Estimate",
     "EvaluationResult",
     "GradeFunction",
+    "GradingPool",
+    "GradingUnavailableError",
     "Interval",
     "SampleSet",
     "SetResult",
+    "Verdict",
     "bootstrap_interval",
+    "check_math_verify",
     "evaluate_model",
+    "grade_completion",
     "grade_each",
+    "graders",
     "lab_benchmarks",
+    "load_benchmark",
     "macro_average",
     "markdown_table",
     "mean_at_k",
     "pass_at_k",
     "prompt_key",
     "read_samples",
+    "read_samples_file",
     "regrade",
+    "regrade_samples",
     "text_table",
     "write_samples",
 ]

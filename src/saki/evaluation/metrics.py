@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -160,9 +160,11 @@ class SetResult:
         num_samples: Samples a problem.
         truncated: Share of samples that met the length cap.
         timeouts: Number of samples whose grading ran out of time; they count as wrong and are named here.
+        unparsed: Number of samples without an answer that could be read; they count as wrong and are named here.
         failed: Number of samples that ended since the model gave NaN; they count as wrong and are named here.
         num_tokens: Completion tokens in all, end tokens included.
         correct: [P, N] bool, the matrix behind the numbers; not part of the JSON.
+        also: Mean@k and Pass@k under further ways to grade the same samples, by name.
     """
 
     name: str
@@ -176,6 +178,8 @@ class SetResult:
     failed: int
     num_tokens: int
     correct: NDArray[np.bool_] = field(repr=False, compare=False)
+    unparsed: int = 0
+    also: Mapping[str, tuple[Estimate, Estimate]] = field(default_factory=dict)
 
     @classmethod
     def from_correct(
@@ -187,6 +191,8 @@ class SetResult:
         timeouts: int,
         num_tokens: int,
         failed: int = 0,
+        unparsed: int = 0,
+        also: Mapping[str, ArrayLike] | None = None,
         k: int | None = None,
     ) -> SetResult:
         """Summarise one benchmark; the bootstrap has a fixed seed, so equal matrices give equal intervals.
@@ -198,18 +204,20 @@ class SetResult:
             timeouts: Number of samples whose grading ran out of time.
             num_tokens: Completion tokens in all.
             failed: Number of samples that ended in NaN.
+            unparsed: Number of samples without an answer that could be read.
+            also: [P, N] bool under further ways to grade the same samples, by name.
             k: The k of Pass@k; N if None.
 
         Raises:
             ValueError: If the matrix or k is not usable.
         """
         matrix = _correct_matrix(correct)
-        means, passes = mean_at_k(matrix), pass_at_k(matrix, k)
+        mean, passed = _estimates(matrix, k)
         return cls(
             name=name,
             k=matrix.shape[1] if k is None else k,
-            mean_at_k=Estimate(float(means.mean()), bootstrap_interval(means)),
-            pass_at_k=Estimate(float(passes.mean()), bootstrap_interval(passes)),
+            mean_at_k=mean,
+            pass_at_k=passed,
             num_problems=matrix.shape[0],
             num_samples=matrix.shape[1],
             truncated=truncated,
@@ -217,6 +225,8 @@ class SetResult:
             failed=failed,
             num_tokens=num_tokens,
             correct=matrix,
+            unparsed=unparsed,
+            also={label: _estimates(_correct_matrix(other), k) for label, other in (also or {}).items()},
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -228,8 +238,10 @@ class SetResult:
             "num_samples": self.num_samples,
             "truncated": self.truncated,
             "timeouts": self.timeouts,
+            "unparsed": self.unparsed,
             "failed": self.failed,
             "num_tokens": self.num_tokens,
+            **{name: _estimates_to_json(mean, passed) for name, (mean, passed) in self.also.items()},
         }
 
 
@@ -292,6 +304,15 @@ class EvaluationResult:
             "seconds": self.seconds,
             "tokens_per_s": self.tokens_per_second,
         }
+
+
+def _estimates(correct: NDArray[np.bool_], k: int | None) -> tuple[Estimate, Estimate]:
+    """Mean@k and Pass@k of one benchmark."""
+    means, passes = mean_at_k(correct), pass_at_k(correct, k)
+    return (
+        Estimate(float(means.mean()), bootstrap_interval(means)),
+        Estimate(float(passes.mean()), bootstrap_interval(passes)),
+    )
 
 
 def _estimates_to_json(mean: Estimate, passed: Estimate) -> dict[str, Any]:

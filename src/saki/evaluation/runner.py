@@ -7,13 +7,15 @@ import sys
 import time
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from saki.data import render_prompts
 from saki.evaluation.benchmarks.base import Benchmark
 from saki.evaluation.metrics import EvaluationResult, SetResult
-from saki.evaluation.samples import SampleSet, grade_completions, read_samples, regrade_samples, write_samples
+from saki.evaluation.parts import PartFolder
+from saki.evaluation.samples import SampleSet, grade_samples, read_samples, regrade_samples
 from saki.functional.random import request_seed
 from saki.types import Prompt, RolloutBatch, RolloutRequest
 
@@ -59,12 +61,14 @@ def evaluate_model(
     chat_template_kwargs: Mapping[str, Any] | None = None,
     progress: ProgressCallback | None = None,
     samples_path: Path | None = None,
+    chunk_rows: int | None = None,
+    resume: bool = False,
 ) -> EvaluationResult:
     """Sample the engine's student alone on every benchmark and grade it.
 
-    No teacher takes part: to evaluate a teacher, build an engine whose student it is. Temperature is 1, and
-    the stop tokens are the engine's. The random numbers are keyed by request seed, :func:`prompt_key`, sample
-    index and position, so equal weights, seed and problems give equal samples.
+    No teacher takes part: to evaluate a teacher, build an engine whose student it is. Temperature is 1 unless the
+    engine's decoder has another, and the stop tokens are the engine's. The random numbers are keyed by request seed,
+    :func:`prompt_key`, sample index and position, so equal weights, seed and problems give equal samples.
 
     Args:
         engine: Rollout engine; only its student-only path is used.
@@ -79,14 +83,18 @@ def evaluate_model(
         chat_template_kwargs: Variables for the chat template of benchmarks that use it; thinking is off unless
             set here.
         progress: Called with (samples finished, samples in all) over all benchmarks.
-        samples_path: Folder for one parquet file of samples a benchmark, each written as soon as the
-            benchmark is graded.
+        samples_path: Folder for one parquet file of samples a benchmark.
+        chunk_rows: Samples that are drawn, graded and written together; a whole benchmark if None. Fewer lose less
+            when the run is killed, and keep the engine less busy.
+        resume: Whether samples in ``samples_path`` are taken up instead of drawn again. The caller answers for it
+            that they come from the same weights and settings; prompts and chunks are compared here.
 
     Returns:
-        The results, benchmarks in the order given.
+        The results, benchmarks in the order given. Their time is that of all rollouts, of earlier runs as well.
 
     Raises:
-        ValueError: If no benchmark is given, if two share a name or a key, or if k is out of range.
+        ValueError: If no benchmark is given, if two share a name or a key, if k is out of range, or if samples to
+            take up answer other prompts.
     """
     prompts = _render(tokenizer, benchmarks, prompt_suffix, chat_template_kwargs)
     if k is not None and not 1 <= k <= num_samples:
@@ -99,17 +107,41 @@ def evaluate_model(
         trust_region_radius=0.0,
         score_teacher=False,
     )
+    if chunk_rows is not None and chunk_rows < 1:
+        raise ValueError(f"chunk_rows must be at least 1, got {chunk_rows}")
     num_rows = num_samples * sum(len(benchmark) for benchmark in benchmarks)
     results: list[SetResult] = []
     finished, seconds = 0, 0.0
-    for benchmark, benchmark_prompts in zip(benchmarks, prompts, strict=True):
+
+    def draw(part: Benchmark, part_prompts: Sequence[Prompt]) -> SampleSet:
         begin = time.perf_counter()
-        batch = engine.generate(benchmark_prompts, request, _shifted(progress, finished, num_rows))
-        seconds += time.perf_counter() - begin
-        finished += len(batch)
-        samples = _grade_batch(benchmark, benchmark_prompts, batch, tokenizer, num_samples)
-        if samples_path is not None:
-            write_samples(samples_path, samples)
+        batch = engine.generate(part_prompts, request, _shifted(progress, finished, num_rows))
+        drawn = _samples(part, part_prompts, batch, tokenizer, num_samples, time.perf_counter() - begin)
+        return grade_samples(drawn, part)
+
+    for benchmark, benchmark_prompts in zip(benchmarks, prompts, strict=True):
+        folder = PartFolder(samples_path, benchmark.name, resume=resume)
+        samples = folder.stored(benchmark.prompts, num_samples)
+        if samples is None:
+            size = len(benchmark) if chunk_rows is None else max(1, chunk_rows // num_samples)
+            parts: list[SampleSet] = []
+            for first in range(0, len(benchmark), size):
+                part = _slice(benchmark, first, size)
+                found = folder.part(first, part.prompts, num_samples)
+                if found is None:
+                    found = draw(part, benchmark_prompts[first : first + size])
+                    if len(part) < len(benchmark):
+                        folder.keep(first, found)
+                elif progress is not None:
+                    progress(finished + len(found.completions), num_rows)
+                parts.append(found)
+                finished += len(found.completions)
+            samples = folder.finish(parts)
+        else:
+            finished += len(samples.completions)
+            if progress is not None:
+                progress(finished, num_rows)
+        seconds += samples.seconds or 0.0
         result = samples.summarise(k)
         _warn(result, max_completion_length)
         results.append(result)
@@ -173,13 +205,21 @@ def _render(
     return rendered
 
 
-def _grade_batch(
+def _slice(benchmark: Benchmark, first: int, size: int) -> Benchmark:
+    """Some problems of a benchmark."""
+    last = first + size
+    return replace(benchmark, prompts=benchmark.prompts[first:last], answers=benchmark.answers[first:last])
+
+
+def _samples(
     benchmark: Benchmark,
     prompts: Sequence[Prompt],
     batch: RolloutBatch,
     tokenizer: PreTrainedTokenizerBase,
     num_samples: int,
+    seconds: float,
 ) -> SampleSet:
+    """The samples of a rollout, not graded yet."""
     expected = [(prompt.key, sample) for prompt in prompts for sample in range(num_samples)]
     assert list(zip(batch.prompt_keys.tolist(), batch.sample_indices.tolist(), strict=True)) == expected, (
         "the engine did not return every sample of every prompt, prompt-major"
@@ -201,7 +241,8 @@ def _grade_batch(
         completions=tuple(completions),
         finish_reasons=batch.finish_reasons,
         num_tokens=tuple(num_tokens),
-        verdicts=grade_completions(benchmark, completions, num_samples),
+        verdicts=(),
+        seconds=seconds,
     )
 
 
@@ -218,6 +259,13 @@ def _warn(result: SetResult, max_completion_length: int) -> None:
             result.name,
             100 * result.truncated,
             max_completion_length,
+        )
+    if result.unparsed > TRUNCATED_WARNING_SHARE * result.num_problems * result.num_samples:
+        _logger.warning(
+            "%s: %d of %d completions hold no answer that could be read; they count as wrong",
+            result.name,
+            result.unparsed,
+            result.num_problems * result.num_samples,
         )
     if result.failed:
         _logger.warning("%s: the model gave NaN in %d samples; they count as wrong", result.name, result.failed)

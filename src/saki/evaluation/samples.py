@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from saki.evaluation.benchmarks.base import Benchmark
+from saki.evaluation.benchmarks.base import Benchmark, GradeFunction
+from saki.evaluation.grading import Verdict
 from saki.evaluation.metrics import SetResult
 from saki.files import whole_file
 
@@ -25,9 +27,17 @@ SCHEMA = pa.schema(
         ("correct", pa.bool_()),
         ("finish_reason", pa.string()),
         ("num_tokens", pa.int32()),
+        ("verdict", pa.string()),
     ]
 )
-"""Columns of a file of samples; ``correct`` is null where grading ran out of time."""
+"""Columns of a file of samples; ``correct`` is null where grading ran out of time.
+
+A column ``verdict.<name>`` more stands for each further way to grade.
+"""
+
+_SECONDS = b"saki.seconds"
+_FROM_CORRECT: dict[Any, Verdict] = {True: "correct", False: "incorrect", None: "timeout"}
+_TO_CORRECT: dict[str, bool | None] = {"correct": True, "incorrect": False, "unparsed": False, "timeout": None}
 
 
 @dataclass(frozen=True)
@@ -42,7 +52,9 @@ class SampleSet:
         completions: P * N decoded completions, without the stop token.
         finish_reasons: P * N reasons, out of :data:`saki.types.FINISH_REASONS`.
         num_tokens: P * N token counts, the stop token included.
-        verdicts: P * N: right, wrong, or None where grading ran out of time.
+        verdicts: P * N verdicts.
+        also: P * N verdicts under further ways to grade, by name.
+        seconds: Wall seconds that the samples took, or None where that is not known.
     """
 
     benchmark: str
@@ -52,7 +64,9 @@ class SampleSet:
     completions: tuple[str, ...]
     finish_reasons: tuple[str, ...]
     num_tokens: tuple[int, ...]
-    verdicts: tuple[bool | None, ...]
+    verdicts: tuple[Verdict, ...]
+    also: Mapping[str, tuple[Verdict, ...]] = field(default_factory=dict)
+    seconds: float | None = None
 
     def summarise(self, k: int | None = None) -> SetResult:
         """Mean@k, Pass@k and the rest; samples that ended in NaN or had no verdict in time are wrong, and counted.
@@ -60,37 +74,77 @@ class SampleSet:
         Args:
             k: The k of Pass@k; N if None.
         """
-        right = np.array([verdict is True for verdict in self.verdicts])
         return SetResult.from_correct(
             self.benchmark,
-            right.reshape(len(self.prompts), self.num_samples),
+            self._right(self.verdicts),
             k=k,
             truncated=self.finish_reasons.count("length") / len(self.finish_reasons),
-            timeouts=sum(verdict is None for verdict in self.verdicts),
+            timeouts=self.verdicts.count("timeout"),
+            unparsed=self.verdicts.count("unparsed"),
+            also={name: self._right(verdicts) for name, verdicts in self.also.items()},
             failed=self.finish_reasons.count("nan"),
             num_tokens=sum(self.num_tokens),
         )
 
+    def _right(self, verdicts: Sequence[Verdict]) -> Any:
+        right = np.array([verdict == "correct" for verdict in verdicts])
+        return right.reshape(len(self.prompts), self.num_samples)
 
-def grade_completions(benchmark: Benchmark, completions: Sequence[str], num_samples: int) -> tuple[bool | None, ...]:
-    """Grade all samples of a benchmark in one call of its grader.
+
+def join_samples(parts: Sequence[SampleSet]) -> SampleSet:
+    """One set of the samples of several, problems in the order of the parts.
 
     Args:
-        benchmark: The benchmark, P problems.
+        parts: Sets of one benchmark, with equally many samples a problem; at least one.
+    """
+    first = parts[0]
+    assert all((part.benchmark, part.num_samples) == (first.benchmark, first.num_samples) for part in parts)
+
+    def joined(name: str) -> tuple[Any, ...]:
+        return tuple(value for part in parts for value in getattr(part, name))
+
+    seconds = [part.seconds for part in parts if part.seconds is not None]
+    return SampleSet(
+        benchmark=first.benchmark,
+        num_samples=first.num_samples,
+        prompts=joined("prompts"),
+        answers=joined("answers"),
+        completions=joined("completions"),
+        finish_reasons=joined("finish_reasons"),
+        num_tokens=joined("num_tokens"),
+        verdicts=joined("verdicts"),
+        also={name: tuple(verdict for part in parts for verdict in part.also[name]) for name in first.also},
+        seconds=sum(seconds) if len(seconds) == len(parts) else None,
+    )
+
+
+def grade_completions(
+    grade: GradeFunction, name: str, answers: Sequence[str], completions: Sequence[str], num_samples: int
+) -> tuple[Verdict, ...]:
+    """Grade samples in one call of a grader.
+
+    Args:
+        grade: The grader.
+        name: Name of the benchmark, for the error.
+        answers: P right answers.
         completions: P * N completions, problem-major.
         num_samples: N.
 
     Raises:
-        ValueError: If the grader returns another number of verdicts.
+        ValueError: If the grader returns another number of verdicts, or something that is none.
     """
-    answers = [answer for answer in benchmark.answers for _ in range(num_samples)]
-    verdicts = tuple(benchmark.grade(completions, answers))
+    verdicts = tuple(grade(completions, [answer for answer in answers for _ in range(num_samples)]))
     if len(verdicts) != len(completions):
         raise ValueError(
-            f"the grader of {benchmark.name} gave {len(verdicts)} verdicts for {len(completions)} completions; "
+            f"the grader of {name} gave {len(verdicts)} verdicts for {len(completions)} completions; "
             "expected one each, None where time ran out"
         )
-    return tuple(None if verdict is None else bool(verdict) for verdict in verdicts)
+    for verdict in verdicts:
+        if verdict not in _TO_CORRECT and verdict not in _FROM_CORRECT:
+            raise ValueError(
+                f"the grader of {name} gave {verdict!r}; expected True, False, None or one of {', '.join(_TO_CORRECT)}"
+            )
+    return tuple(verdict if isinstance(verdict, str) else _FROM_CORRECT[verdict] for verdict in verdicts)
 
 
 def samples_file(folder: Path, benchmark: str) -> Path:
@@ -98,11 +152,11 @@ def samples_file(folder: Path, benchmark: str) -> Path:
     return folder / f"{benchmark}.parquet"
 
 
-def write_samples(folder: Path, samples: SampleSet) -> Path:
-    """Write the samples as ``<folder>/<benchmark>.parquet``, whole or not at all.
+def write_samples(path: Path, samples: SampleSet) -> Path:
+    """Write samples as a parquet file, whole or not at all.
 
     Args:
-        folder: Folder, made where it is missing.
+        path: The file; see :func:`samples_file`.
         samples: The samples.
 
     Returns:
@@ -117,20 +171,24 @@ def write_samples(folder: Path, samples: SampleSet) -> Path:
             "prompt": [prompt for prompt in samples.prompts for _ in range(per_problem)],
             "completion": list(samples.completions),
             "answer": [answer for answer in samples.answers for _ in range(per_problem)],
-            "correct": list(samples.verdicts),
+            "correct": [_TO_CORRECT[verdict] for verdict in samples.verdicts],
             "finish_reason": list(samples.finish_reasons),
             "num_tokens": list(samples.num_tokens),
+            "verdict": list(samples.verdicts),
         },
         schema=SCHEMA,
     )
-    path = samples_file(folder, samples.benchmark)
+    for name, verdicts in samples.also.items():
+        table = table.append_column(f"verdict.{name}", pa.array(list(verdicts), pa.string()))
+    if samples.seconds is not None:
+        table = table.replace_schema_metadata({_SECONDS: repr(samples.seconds).encode()})
     with whole_file(path) as unfinished:
         pq.write_table(table, unfinished)
     return path
 
 
 def read_samples(folder: Path, benchmark: str) -> SampleSet:
-    """Read what :func:`write_samples` wrote.
+    """Read the samples of a benchmark from a folder.
 
     Args:
         folder: Folder of samples.
@@ -142,7 +200,26 @@ def read_samples(folder: Path, benchmark: str) -> SampleSet:
     path = samples_file(folder, benchmark)
     if not path.is_file():
         raise ValueError(f"no samples of {benchmark} at {path}; expected a file that an evaluation wrote there")
-    columns = pq.read_table(path, schema=SCHEMA).to_pydict()
+    return read_samples_file(path)
+
+
+def read_samples_file(path: Path) -> SampleSet:
+    """Read what :func:`write_samples` wrote.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ValueError: If it cannot be read, or does not hold N samples of every problem in order.
+    """
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        raise ValueError(f"cannot read the samples in {path} ({str(error).splitlines()[0]}); evaluate again") from error
+    columns = table.to_pydict()
+    needed = [name for name in SCHEMA.names if name != "verdict"]  # files of older versions have none
+    if not set(needed) <= set(columns):
+        raise ValueError(f"{path} holds the columns {sorted(columns)}, expected those of samples; evaluate again")
     num_samples = max(columns["sample_index"], default=-1) + 1
     problems = max(columns["problem_index"], default=-1) + 1
     grid = [(problem, sample) for problem in range(problems) for sample in range(num_samples)]
@@ -151,16 +228,38 @@ def read_samples(folder: Path, benchmark: str) -> SampleSet:
             f"{path} does not hold the samples of every problem in order ({len(columns['problem_index'])} rows, "
             f"{problems} problems, {num_samples} samples each); evaluate again"
         )
+    seconds = (table.schema.metadata or {}).get(_SECONDS)
     return SampleSet(
-        benchmark=benchmark,
+        benchmark=columns["benchmark"][0],
         num_samples=num_samples,
         prompts=tuple(columns["prompt"][::num_samples]),
         answers=tuple(columns["answer"][::num_samples]),
         completions=tuple(columns["completion"]),
         finish_reasons=tuple(columns["finish_reason"]),
         num_tokens=tuple(columns["num_tokens"]),
-        verdicts=tuple(columns["correct"]),
+        verdicts=tuple(columns.get("verdict") or [_FROM_CORRECT[value] for value in columns["correct"]]),
+        also={
+            name.removeprefix("verdict."): tuple(values)
+            for name, values in columns.items()
+            if name.startswith("verdict.")
+        },
+        seconds=None if seconds is None else float(seconds),
     )
+
+
+def grade_samples(samples: SampleSet, benchmark: Benchmark) -> SampleSet:
+    """Samples with verdicts of a benchmark's graders.
+
+    Args:
+        samples: Samples of some of the benchmark's problems; their own answers are graded against.
+        benchmark: Whose graders to use.
+    """
+
+    def graded(grade: GradeFunction) -> tuple[Verdict, ...]:
+        return grade_completions(grade, benchmark.name, samples.answers, samples.completions, samples.num_samples)
+
+    also = {name: graded(grade) for name, grade in benchmark.also}
+    return replace(samples, verdicts=graded(benchmark.grade), also=also)
 
 
 def regrade_samples(samples: SampleSet, benchmark: Benchmark) -> SampleSet:
@@ -178,5 +277,4 @@ def regrade_samples(samples: SampleSet, benchmark: Benchmark) -> SampleSet:
             f"the stored samples of {samples.benchmark} answer other prompts than benchmark {benchmark.name} has "
             f"({len(samples.prompts)} and {len(benchmark)} prompts); evaluate again"
         )
-    verdicts = grade_completions(benchmark, samples.completions, samples.num_samples)
-    return replace(samples, answers=benchmark.answers, verdicts=verdicts)
+    return grade_samples(replace(samples, answers=benchmark.answers), benchmark)

@@ -115,8 +115,19 @@ def _notes(tables: Mapping[str, Mapping[str, Any]]) -> list[str]:
         truncated = sum(each["truncated"] * each["num_problems"] * each["num_samples"] for each in sets)
         timeouts = sum(each["timeouts"] for each in sets)
         note = f"{_shorten(label, 20)}: {samples} samples, {100 * truncated / samples:.1f}% cut by the length cap"
+        unparsed = sum(each.get("unparsed", 0) for each in sets)
+        note += f", {unparsed} without a readable answer" if unparsed else ""
         note += f", {timeouts} gradings ran out of time (counted as wrong)" if timeouts else ""
         notes.append(note)
+        if table.get("tokens_per_s"):
+            notes.append(f"{_shorten(label, 20)}: {table['tokens_per_s']:.0f} completion tokens/s")
+        for name, each in table["benchmarks"].items():
+            notes += [
+                f"{_shorten(label, 20)}: {name} {other.replace('_', ' ')}: "
+                f"{100 * figures['mean_at_k']:.1f} / {100 * figures['pass_at_k']:.1f}"
+                for other, figures in each.items()
+                if isinstance(figures, Mapping) and "mean_at_k" in figures and other != "ci95"
+            ]
         failed = sum(each.get("failed", 0) for each in sets)
         if failed:
             notes.append(f"{_shorten(label, 20)}: {failed} samples ended in NaN (counted as wrong); check the weights")

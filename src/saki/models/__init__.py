@@ -6,7 +6,7 @@ from saki.models.architecture import (
     UnsupportedArchitectureError,
     check_architecture,
 )
-from saki.models.checkpoints import ModelLoadError
+from saki.models.checkpoints import ModelLoadError, tokenizer_home
 from saki.models.compatibility import (
     PairSpec,
     TokenizerMismatchError,
@@ -41,4 +41,5 @@ __all__ = [
     "resolve_pair",
     "tiny_llama",
     "tiny_qwen3",
+    "tokenizer_home",
 ]

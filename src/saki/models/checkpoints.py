@@ -75,6 +75,20 @@ def check_tokenizer_files(name: str) -> None:
         )
 
 
+def tokenizer_home(name: str) -> str:
+    """Where the tokenizer of a model lies: with the base model for an adapter folder that brings none.
+
+    Args:
+        name: Folder or hub name of the model.
+    """
+    folder = Path(name)
+    if any(next(folder.glob(pattern), None) for pattern in _TOKENIZER_FILES):
+        return name
+    config = folder / "adapter_config.json"
+    base = _check_json(config).get("base_model_name_or_path") if config.is_file() else None
+    return str(base) if base else name
+
+
 def attempt(
     what: str,
     load: Callable[[], _T],

@@ -10,6 +10,7 @@ from saki.rollout.resident import ResidentEngine
 from saki.rollout.sequential import SequentialSampler
 from saki.rollout.storage import RolloutFileError, read_rollouts, write_rollouts
 from saki.rollout.sync import WeightSyncError, model_checksum
+from saki.rollout.tempered import TemperedDecoder
 
 __all__ = [
     "Decoder",
@@ -27,6 +28,7 @@ __all__ = [
     "StaleCacheError",
     "SyncReport",
     "TableDecoder",
+    "TemperedDecoder",
     "WeightSyncError",
     "model_checksum",
     "read_rollouts",

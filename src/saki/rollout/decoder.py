@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from saki.models import TableLM, check_architecture, mask_padding_ids, plain_state
 from saki.rollout.attention import causal_slab_mask, register_slab_attention
+from saki.rollout.compiled import CompiledForward
 from saki.rollout.kv_cache import SlabCache
 
 
@@ -78,6 +79,10 @@ class Decoder(Protocol):
         """Bytes of one row of a cache with so many positions."""
         ...
 
+    def compile(self) -> None:
+        """Run forwards as compiled graphs from now on, where there is something to compile."""
+        ...
+
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Every tensor that defines the model, in a fixed order, tied ones once."""
         ...
@@ -114,6 +119,16 @@ class HFDecoder:
         names = inspect.signature(type(model).forward).parameters
         # transformers 5.17 names the argument past_key_values, 5.24 cache.
         self._cache_name = "cache" if "cache" in names else "past_key_values"
+        self._compiled: CompiledForward | None = None
+
+    def compile(self) -> None:
+        """Run decoding forwards, those that want the logits of every query, as one graph from now on.
+
+        Prefill stays eager: its lengths vary and its work is the products'. The first forwards take seconds to
+        compile; a C++ compiler is needed on a CPU, Triton on a GPU.
+        """
+        if self._compiled is None:
+            self._compiled = CompiledForward(self.model, self._cache_name)
 
     def new_cache(self, num_rows: int, num_slots: int) -> SlabCache:
         """See :meth:`Decoder.new_cache`."""
@@ -123,6 +138,8 @@ class HFDecoder:
     def forward(self, token_ids: Tensor, starts: Tensor, cache: SlabCache, visible: int, num_logits: int) -> Tensor:
         """See :meth:`Decoder.forward`."""
         arguments = self._arguments(token_ids, starts, cache, visible)
+        if self._compiled is not None and cache.keys and num_logits == token_ids.shape[1]:
+            return mask_padding_ids(self._compiled(arguments, cache), self.vocab_size)
         return mask_padding_ids(self.model(**arguments, logits_to_keep=num_logits).logits, self.vocab_size)
 
     @torch.no_grad()
@@ -183,12 +200,13 @@ class TableCache:
 
     def keep_rows(self, rows: Tensor) -> None:
         """Drop every row but the given ones."""
-        self.tokens = self.tokens[rows]
+        self.tokens = self.tokens[rows.to(self.tokens.device)]
         self.num_rows = int(rows.shape[0])
 
     def copy_rows(self, source: TableCache, source_rows: Tensor, rows: Tensor, length: int) -> None:
         """Take over the first ``length`` entries of some rows of another cache."""
-        self.tokens[rows, :length] = source.tokens[source_rows, :length]
+        device = self.tokens.device
+        self.tokens[rows.to(device), :length] = source.tokens[source_rows.to(device), :length]
 
     @property
     def num_bytes(self) -> int:
@@ -226,6 +244,9 @@ class TableDecoder:
     def cache_bytes(self, num_slots: int) -> int:
         """See :meth:`Decoder.cache_bytes`."""
         return self.new_cache(1, num_slots).num_bytes
+
+    def compile(self) -> None:
+        """A look-up has nothing to compile."""
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """See :meth:`Decoder.named_tensors`."""

@@ -95,6 +95,10 @@ class RemoteDecoder:
             raise ForeignBytesError(f"the {channel.peer} described its model wrongly ({error!r})") from error
         self.device = torch.device("cpu")
 
+    def compile(self) -> None:
+        """Refused: what a server compiles is the server's."""
+        raise NotImplementedError("a model behind the wire cannot be compiled from here")
+
     @property
     def float_dtype(self) -> torch.dtype:
         """Dtype of log-probs on the wire: float64 for float64 models, else float32."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -38,13 +38,9 @@ class ExternalUnit(WorkUnit):
         stats: EngineStats,
         clock: PhaseClock,
         prefill_chunk: int,
-        num_slots: int,
-        refill: bool = True,
-        compiled: bool = False,
+        *more: Any,
     ) -> None:
-        super().__init__(
-            student, teacher, stop_ids, rows, request, stats, clock, prefill_chunk, num_slots, refill, compiled
-        )
+        super().__init__(student, teacher, stop_ids, rows, request, stats, clock, prefill_chunk, *more)
         decoders = [cast("RemoteDecoder", student)]
         if self.teacher is not None:
             decoders.append(cast("RemoteDecoder", self.teacher))
@@ -129,6 +125,9 @@ class _Prefill:
         self.version, self.max_positions = decoder.version, decoder.max_positions
         self.new_cache, self.cache_bytes = decoder.new_cache, decoder.cache_bytes
         self.named_tensors = decoder.named_tensors
+
+    def compile(self) -> None:
+        self._decoder.compile()
 
     def forward(self, token_ids: Tensor, starts: Tensor, cache: RemoteCache, visible: int, num_logits: int) -> Tensor:
         self._decoder.extend(token_ids, starts, cache, visible)

@@ -20,39 +20,55 @@ class SlabCache(Cache):
         num_rows: B.
         num_slots: Positions per row.
         version: Weight version that fills the slabs; a decoder refuses a cache of another version.
+        keys: Slabs [B * slots, H, D] by layer, to be written in place; by default the first forward
+            makes them.
+        values: The same for values.
+
+    Attributes:
+        index: [B * Q] int64, slots that the announced forward writes.
+        visible: Slots that its mask spans.
     """
 
-    def __init__(self, num_rows: int, num_slots: int, version: int) -> None:
+    def __init__(
+        self,
+        num_rows: int,
+        num_slots: int,
+        version: int,
+        keys: list[Tensor] | None = None,
+        values: list[Tensor] | None = None,
+    ) -> None:
         self.layers = []
         self.num_rows, self.num_slots, self.version = num_rows, num_slots, version
-        self._keys: dict[int, Tensor] = {}
-        self._values: dict[int, Tensor] = {}
-        self._index = torch.empty(0, dtype=torch.long)
-        self._visible = 0
+        self.keys: list[Tensor] = [] if keys is None else keys
+        self.values: list[Tensor] = [] if values is None else values
+        self.index = torch.empty(0, dtype=torch.long)
+        self.visible = 0
 
     def begin(self, positions: Tensor, visible: int) -> None:
         """Announce the next forward: [B, Q] positions that it writes, and how many slots its mask spans."""
         rows = torch.arange(self.num_rows, device=positions.device).unsqueeze(1)
-        self._index = (rows * self.num_slots + positions).flatten()
-        self._visible = visible
+        self.announce((rows * self.num_slots + positions).flatten(), visible)
+
+    def announce(self, index: Tensor, visible: int) -> None:
+        """Announce the next forward by the slots [B * Q] that it writes, and how many slots its mask spans."""
+        self.index, self.visible = index, visible
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Write one layer's new entries [B, H, Q, D]; return all visible ones as [B, H, S, D] views."""
         return (
-            self._write(self._keys, layer_idx, key_states),
-            self._write(self._values, layer_idx, value_states),
+            self._write(self.keys, layer_idx, key_states),
+            self._write(self.values, layer_idx, value_states),
         )
 
-    def _write(self, slabs: dict[int, Tensor], layer: int, states: Tensor) -> Tensor:
+    def _write(self, slabs: list[Tensor], layer: int, states: Tensor) -> Tensor:
         _, heads, _, dim = states.shape
-        slab = slabs.get(layer)
-        if slab is None:
-            slab = states.new_zeros(self.num_rows * self.num_slots, heads, dim)
-            slabs[layer] = slab
-        slab.index_copy_(0, self._index, states.transpose(1, 2).reshape(-1, heads, dim))
-        return self._rows_of(slab)[:, : self._visible].transpose(1, 2)
+        if layer == len(slabs):
+            slabs.append(states.new_zeros(self.num_rows * self.num_slots, heads, dim))
+        slab = slabs[layer]
+        slab.index_copy_(0, self.index, states.transpose(1, 2).reshape(-1, heads, dim))
+        return self._rows_of(slab)[:, : self.visible].transpose(1, 2)
 
     def _rows_of(self, slab: Tensor) -> Tensor:
         return slab.view(self.num_rows, self.num_slots, *slab.shape[1:])
@@ -66,26 +82,24 @@ class SlabCache(Cache):
             rows: [n] int64, distinct rows of this cache.
             length: Entries to copy; those above a row's own length are never seen.
         """
-        for own, other in ((self._keys, source._keys), (self._values, source._values)):
-            for layer, slab in other.items():
-                if layer not in own:
-                    own[layer] = slab.new_zeros(self.num_rows * self.num_slots, *slab.shape[1:])
-                taken = source._rows_of(slab)[source_rows, :length]
-                self._rows_of(own[layer])[rows, :length] = taken
+        for own, other in ((self.keys, source.keys), (self.values, source.values)):
+            for layer, slab in enumerate(other):
+                if layer == len(own):
+                    own.append(slab.new_zeros(self.num_rows * self.num_slots, *slab.shape[1:]))
+                taken = source._rows_of(slab)[source_rows.to(slab.device), :length]
+                self._rows_of(own[layer])[rows.to(slab.device), :length] = taken
 
     def keep_rows(self, rows: Tensor) -> None:
         """Drop every row but the given ones (in the given order)."""
-        for slabs in (self._keys, self._values):
-            for layer, slab in slabs.items():
-                slabs[layer] = self._rows_of(slab)[rows].flatten(0, 1)
+        for slabs in (self.keys, self.values):
+            for layer, slab in enumerate(slabs):
+                slabs[layer] = self._rows_of(slab)[rows.to(slab.device)].flatten(0, 1)
         self.num_rows = int(rows.shape[0])
 
     @property
     def num_bytes(self) -> int:
         """Bytes that the slabs hold."""
-        return sum(
-            slab.numel() * slab.element_size() for slabs in (self._keys, self._values) for slab in slabs.values()
-        )
+        return sum(slab.numel() * slab.element_size() for slabs in (self.keys, self.values) for slab in slabs)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Rows differ in length; models get explicit positions and never need this."""

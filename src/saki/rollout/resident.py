@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from saki.rollout.block_size import BlockSizer
 from saki.rollout.clock import PhaseClock
 from saki.rollout.decoder import Decoder
 from saki.rollout.protocol import EngineStats, ProgressCallback, ScoreResult, SyncReport
@@ -28,13 +29,16 @@ class ResidentEngine:
 
     Args:
         student: Decoder that drafts. The engine owns it.
-        teacher: Decoder that verifies and scores. None allows student-only rollouts without scores.
+        teacher: Decoder that verifies and scores, in a dtype and on a device of its own. None allows student-only
+            rollouts without scores.
         stop_token_ids: Ids that end a completion; a committed one is its last valid position.
         max_batch_rows: Most rows that roll out together; a row that ends makes room for the next.
         prefill_chunk: Prompt positions per prefill forward.
         refill: Whether freed slots are refilled at once (continuous batching); off, rows go in fixed groups.
-        compiled: Whether the bridge's passes over float32 rows are fused by ``torch.compile``; worth its start-up for
-            large vocabularies and long runs.
+        compiled: Whether decoding forwards and the bridge's passes over float32 rows are fused by ``torch.compile``;
+            worth its start-up of a minute for long runs. It needs a C++ compiler on a CPU and Triton on a GPU.
+        adaptive_block_size: Whether K follows the acceptance seen so far, up to the request's ``block_size``; the
+            sampled law is the same.
         kv_budget_bytes: Most bytes that the key-value slabs of both models may take; fewer rows run at once if they
             would take more.
 
@@ -58,6 +62,7 @@ class ResidentEngine:
         prefill_chunk: int = 512,
         refill: bool = True,
         compiled: bool = False,
+        adaptive_block_size: bool = False,
         kv_budget_bytes: int | None = None,
     ) -> None:
         if teacher is not None and teacher.vocab_size != student.vocab_size:
@@ -72,7 +77,13 @@ class ResidentEngine:
         self._stop_ids = torch.tensor(sorted(set(stop_token_ids)), dtype=torch.long, device=student.device)
         self._max_batch_rows, self._prefill_chunk, self._refill = max_batch_rows, prefill_chunk, refill
         self._compiled, self._kv_budget_bytes = compiled, kv_budget_bytes
+        self._teacher_weight: float | None = None
+        if adaptive_block_size and teacher is not None:
+            self._teacher_weight = _num_parameters(teacher) / _num_parameters(student)
         self._stats, self._clock = EngineStats(), PhaseClock()
+        for decoder in (student, teacher):
+            if compiled and decoder is not None:
+                decoder.compile()
 
     def generate(
         self, prompts: Sequence[Prompt], request: RolloutRequest, progress: ProgressCallback | None = None
@@ -118,12 +129,18 @@ class ResidentEngine:
             self._num_slots(rows, request),
             self._refill,
             self._compiled,
+            self._block_sizer(request),
         )
         batch = unit.run(on_finished)
         if request.student_only and request.score_teacher:
             scores = self.score(batch)
             batch = replace(batch, teacher_logprobs=scores.logprobs, teacher_mode_ids=scores.mode_ids)
         return batch
+
+    def _block_sizer(self, request: RolloutRequest) -> BlockSizer | None:
+        if self._teacher_weight is None or request.student_only:
+            return None
+        return BlockSizer(request.block_size, self._teacher_weight, self._student.device.type)
 
     def _num_slots(self, rows: Sequence[Row], request: RolloutRequest) -> int:
         """Rows that run at once: ``max_batch_rows``, or as many as the budget has room for.
@@ -185,3 +202,7 @@ class ResidentEngine:
         """Drop counters and let go of the models' device memory at the next collection."""
         if self._student.device.type == "cuda":
             torch.cuda.empty_cache()
+
+
+def _num_parameters(decoder: Decoder) -> int:
+    return sum(tensor.numel() for _, tensor in decoder.named_tensors())

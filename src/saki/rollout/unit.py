@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from saki.functional import RowKeys, draw_proposals, normalized_log_probs, proposal_uniforms
+from saki.rollout.block_size import BlockSizer
 from saki.rollout.clock import PhaseClock
 from saki.rollout.decoder import Decoder
 from saki.rollout.prompt_cache import PromptCache
@@ -49,6 +50,7 @@ class WorkUnit:
         num_slots: Rows that run at once.
         refill: Whether a freed slot takes the next row; without it the next rows wait until all slots are free.
         compiled: Whether the bridge's passes are compiled.
+        sizer: Picks K of each wave, at most the request's; None for always the request's.
     """
 
     def __init__(
@@ -64,8 +66,9 @@ class WorkUnit:
         num_slots: int,
         refill: bool = True,
         compiled: bool = False,
+        sizer: BlockSizer | None = None,
     ) -> None:
-        self.student, self.request, self.stop_ids = student, request, stop_ids
+        self.student, self.request, self.stop_ids, self.sizer = student, request, stop_ids, sizer
         self.teacher = None if request.student_only else teacher
         self.stats, self.clock, self.refill, self.compiled = stats, clock, refill, compiled
         device = student.device
@@ -199,8 +202,9 @@ class WorkUnit:
 
     def _wave(self, teacher: Decoder) -> None:
         """Draft up to K proposals, verify them in one teacher forward, commit through the first rejection."""
+        width, before = self._width(), self.lengths
         with self.clock.phase("draft"):
-            log_p, block = self._draft_block(self._width())
+            log_p, block = self._draft_block(width)
         with self.clock.phase("verify"):
             log_t = self._teacher_block(teacher, block)
         self.stats.waves += 1
@@ -224,6 +228,9 @@ class WorkUnit:
                 tv=verified.bridge.tv,
                 acceptance_probability=verified.acceptance,
             )
+        if self.sizer is not None:
+            going = [slot for slot, row in enumerate(self.slots) if row is not None and self._codes[slot] == RUNNING]
+            self.sizer.observe([self.lengths[slot] - before[slot] for slot in going], width)
 
     def _width(self) -> int:
         """Proposals of the next wave: K, or what the row with most room can still take."""
@@ -232,7 +239,8 @@ class WorkUnit:
             for slot, row in enumerate(self.slots)
             if row is not None
         )
-        return min(self.request.block_size, room)
+        most = self.request.block_size if self.sizer is None else self.sizer.next(self.num_running)
+        return min(most, room)
 
     def _draft_block(self, width: int) -> tuple[Tensor, Tensor]:
         """The student's log-probs [R, width, V] and its proposals [R, width] after the committed text."""
@@ -247,11 +255,11 @@ class WorkUnit:
 
     def _teacher_block(self, teacher: Decoder, block: Tensor) -> Tensor:
         """The teacher's log-probs [R, K, V] at the prefix of each proposal."""
-        prefix = torch.cat([self.pending.unsqueeze(1), block[:, :-1]], dim=1)
+        prefix = torch.cat([self.pending.unsqueeze(1), block[:, :-1]], dim=1).to(teacher.device)
         self.stats.teacher_q_forwards += 1
         width = block.shape[1]
-        logits = teacher.forward(prefix, self.starts, self.caches[1], self._visible(width), width)
-        return normalized_log_probs(logits)
+        logits = teacher.forward(prefix, self.starts.to(teacher.device), self.caches[1], self._visible(width), width)
+        return normalized_log_probs(logits).to(block.device)
 
     def _verify(self, log_p: Tensor, log_t: Tensor, block: Tensor) -> VerifiedBlock:
         """Verify a block of proposals [R, K] at the rows' present positions."""

@@ -60,6 +60,12 @@ class SakiConfig(TrainingArguments, ExactOptions):
             "help": "Dtype of the engine's student: auto (bfloat16 under bf16, else the trainer's), float32, bfloat16."
         },
     )
+    adaptive_block_size: bool = field(
+        default=False, metadata={"help": "Let K follow the acceptance seen so far, up to block_size."}
+    )
+    compile_rollout: bool = field(
+        default=False, metadata={"help": "Compile the engine's forwards and bridge (minutes to start; long runs only)."}
+    )
     loss_chunk_tokens: int = field(
         default=1024, metadata={"help": "Response tokens whose full-vocabulary logits exist at once in the loss."}
     )

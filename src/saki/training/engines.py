@@ -20,6 +20,8 @@ def resident_engine(
     dtype: torch.dtype,
     device: torch.device,
     max_batch_rows: int,
+    compiled: bool = False,
+    adaptive_block_size: bool = False,
 ) -> ResidentEngine:
     """A :class:`ResidentEngine` whose student is a copy of the trainable model (LoRA merged on the copy).
 
@@ -30,11 +32,20 @@ def resident_engine(
         dtype: Dtype of the copy.
         device: Where both models run.
         max_batch_rows: Rows that roll out together.
+        compiled: Whether forwards and bridge are compiled.
+        adaptive_block_size: Whether K follows the acceptance.
     """
     decoder = frozen_copy(student, spec, dtype=dtype, device=device)
     decoder.version = -1  # nothing has been synced yet
     verifier = HFDecoder(teacher.to(device), spec.vocab_size) if teacher is not None else None
-    return ResidentEngine(decoder, verifier, spec.stop_token_ids, max_batch_rows=max_batch_rows)
+    return ResidentEngine(
+        decoder,
+        verifier,
+        spec.stop_token_ids,
+        max_batch_rows=max_batch_rows,
+        compiled=compiled,
+        adaptive_block_size=adaptive_block_size,
+    )
 
 
 def frozen_copy(model: nn.Module, spec: PairSpec, *, dtype: torch.dtype, device: torch.device) -> HFDecoder:

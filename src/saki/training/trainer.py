@@ -135,6 +135,8 @@ class SakiTrainer(Publishing, WholeCheckpoints):
             dtype=self._rollout_dtype(),
             device=args.device,
             max_batch_rows=args.rollout_batch_rows,
+            compiled=args.compile_rollout,
+            adaptive_block_size=args.adaptive_block_size,
         )
         self.rollouts = StepRollouts(self.engine, self.method, self.prompts.prompts, args, self._sums)
         self.facts, self.loss = method_parts(

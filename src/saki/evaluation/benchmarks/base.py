@@ -6,11 +6,13 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-GradeFunction = Callable[[Sequence[str], Sequence[str]], Sequence[bool | None]]
-"""Grades many completions at once: (completions, answers) to right, wrong, or None where time ran out.
+from saki.evaluation.grading import Verdict
 
-It takes all samples of a benchmark in one call, so that a slow grader can spread them over child processes
-with a deadline each.
+GradeFunction = Callable[[Sequence[str], Sequence[str]], Sequence[Verdict | bool | None]]
+"""Grades many completions at once: (completions, answers) to verdicts, where True is ``"correct"``, False
+``"incorrect"`` and None ``"timeout"``.
+
+It takes many samples in one call, so that a slow grader can spread them over child processes with a deadline each.
 """
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -29,6 +31,7 @@ class Benchmark:
         source: Where the problems come from, with the pinned revision.
         chat: Whether a prompt is a user's message, to go through the chat template; else its text is tokenised as
             it stands.
+        also: Further graders by name, whose figures are reported beside those of ``grade``.
     """
 
     name: str
@@ -37,13 +40,10 @@ class Benchmark:
     grade: GradeFunction
     source: str
     chat: bool = False
+    also: tuple[tuple[str, GradeFunction], ...] = ()
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
-            raise ValueError(
-                f"benchmark name {self.name!r} must be made of letters, digits, '.', '-' and '_' and begin with "
-                "a letter or digit, since it names a file"
-            )
+        check_benchmark_name(self.name)
         if not self.prompts or len(self.prompts) != len(self.answers):
             raise ValueError(
                 f"benchmark {self.name} has {len(self.prompts)} prompts and {len(self.answers)} answers; "
@@ -54,13 +54,26 @@ class Benchmark:
         return len(self.prompts)
 
 
+def check_benchmark_name(name: str) -> None:
+    """Refuse a name that cannot name a file.
+
+    Raises:
+        ValueError: If it holds anything but letters, digits, dots, dashes and underscores.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(
+            f"benchmark name {name!r} must be made of letters, digits, '.', '-' and '_' and begin with "
+            "a letter or digit, since it names a file"
+        )
+
+
 def grade_each(grade: Callable[[str, str], bool]) -> GradeFunction:
     """Make a :data:`GradeFunction` of a quick grader that takes one completion and its answer.
 
     Only for graders that always end soon: no deadline stands behind it.
     """
 
-    def grade_all(completions: Sequence[str], answers: Sequence[str]) -> list[bool | None]:
+    def grade_all(completions: Sequence[str], answers: Sequence[str]) -> list[Verdict | bool | None]:
         return [grade(completion, answer) for completion, answer in zip(completions, answers, strict=True)]
 
     return grade_all

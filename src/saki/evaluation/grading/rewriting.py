@@ -1,0 +1,114 @@
+r"""Bring answers into a form in which math-verify reads them as they are meant."""
+
+from __future__ import annotations
+
+import re
+
+_UNICODE = {
+    "−": "-",
+    "–": "-",
+    "×": r"\times ",
+    "·": r"\cdot ",
+    "÷": "/",
+    "π": r"\pi ",
+    "∞": r"\infty ",
+    "°": r"^\circ ",
+    "≤": r"\le ",
+    "≥": r"\ge ",
+    "∪": r"\cup ",
+    "±": r"\pm ",
+    "∈": r"\in ",
+    "\u00a0": " ",
+    "\u202f": " ",
+    "\u2009": " ",
+}
+
+_SIZES = re.compile(r"\\(?:left|right|bigg?|Bigg?)[lrm]?(?![a-zA-Z])\s*\.?")
+_SPACES = re.compile(r"(?<!\\)\\[!,;:> ]|~|\\(?:quad|qquad|displaystyle|limits)(?![a-zA-Z])")
+_THOUSANDS = re.compile(r"(?<=\d)(?:,\s*\\!\s*|\{,\}\s*|\\,\s*|\\!\s*)(?=\d{3}(?!\d))")
+_PLAIN_THOUSANDS = re.compile(r"(?<![\d.,(\[{])\d{1,3}(?:,\d{3})+(?![\d,])")
+_E_NOTATION = re.compile(r"(?<![\w.\\])(\d+\.?\d*|\.\d+)[eE]([+-]?\d+)(?![\w.^])")
+_TEXT = r"\\(?:text|mbox|mathrm|textrm|textbf|textit|mathbf|textsf|mathsf|operatorname)"
+_CONNECTIVES = re.compile(_TEXT + r"\s*\{\s*,?\s*(?:and|or)\s*,?\s*\}|(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z])")
+_FUNCTION = re.compile(
+    r"(?<![a-zA-Z\\])(?:np\.)?(arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|ln|log|exp)(?=\s*\()"
+)
+_ROOT = re.compile(r"(?<![a-zA-Z\\])(?:np\.)?sqrt\s*\(([^()]*)\)")
+_BRACELESS_FRACTION = re.compile(r"\\frac\s*(\d)\s*(\d)(?!\d)|\\frac\s*(\d)\s*\{|\\frac\s*(\{[^{}]*\})\s*(\d)")
+
+
+def rewrite(text: str, *, e_notation: bool = True) -> str:
+    r"""Remove typography that carries no meaning; write what math-verify misreads in another way.
+
+    Dollars (delimiters and currency), sizes of brackets and thin spaces go; thousands separators in all their forms
+    close up; ``\dfrac`` and the like become ``\frac``; connectives become commas; ``1e-5``, which math-verify reads
+    as e times 1 minus 5, becomes ``1 \times 10^{-5}``.
+
+    Args:
+        text: Content of a box, or a gold answer.
+        e_notation: Whether e-notation is rewritten.
+
+    Returns:
+        The answer as LaTeX without delimiters.
+    """
+    for character, latex in _UNICODE.items():
+        text = text.replace(character, latex)
+    text = _SIZES.sub("", text)
+    text = text.replace(r"\$", "").replace("$", "")
+    text = re.sub(r"\\[()\[\]]", "", text) if re.match(r"\s*\\[(\[]", text) else text
+    text = _THOUSANDS.sub("", text)
+    text = _SPACES.sub(" ", text)
+    text = _PLAIN_THOUSANDS.sub(lambda match: match[0].replace(",", ""), text)
+    text = re.sub(r"\\[dtc]frac(?![a-zA-Z])", r"\\frac", text)
+    text = _BRACELESS_FRACTION.sub(_with_braces, text)
+    text = _CONNECTIVES.sub(" , ", text)
+    text = _ROOT.sub(r"\\sqrt{\1}", _FUNCTION.sub(r"\\\1", text))
+    # Math-verify reads E as Euler's number even where it has an index, and knows no symbols of sun and earth.
+    text = re.sub(r"(?<![a-zA-Z\\])E\s*_", r"\\Xi_", text).replace(r"\odot", "o").replace(r"\oplus", "p")
+    if e_notation:
+        text = repair_e_notation(text)
+    text = re.sub(r"\s+", " ", text).strip()
+    return text.rstrip(".").strip() if not text.endswith("..") else text
+
+
+def repair_e_notation(text: str) -> str:
+    r"""``4.5e33`` as ``4.5 \times 10^{33}``.
+
+    Args:
+        text: LaTeX or plain text.
+    """
+    return _E_NOTATION.sub(lambda match: rf"{match[1]} \times 10^{{{int(match[2])}}}", text)
+
+
+def has_e_notation(text: str) -> bool:
+    """Whether there is a number in e-notation.
+
+    Args:
+        text: LaTeX or plain text.
+    """
+    return _E_NOTATION.search(text) is not None
+
+
+def plain_words(text: str) -> str | None:
+    r"""The words of an answer in words, such as ``evelyn`` for ``\text{Evelyn}`` and ``c`` for ``\textbf{(C)}``.
+
+    Args:
+        text: A rewritten answer.
+
+    Returns:
+        Lower-case words, or None where it is mathematics: something besides letters, or a single letter that stands
+        for a variable.
+    """
+    inner = re.sub(_TEXT + r"\s*\{([^{}]*)\}", r" \1 ", text)
+    words = " ".join(re.sub(r"[().,;:'\"*]", " ", inner).split())
+    if not words or not all(word.replace("-", "").isalpha() for word in words.split()):
+        return None
+    return words.lower() if len(words) > 1 or inner != text or "(" in text else None
+
+
+def _with_braces(match: re.Match[str]) -> str:
+    if match[1]:
+        return rf"\frac{{{match[1]}}}{{{match[2]}}}"
+    if match[3]:
+        return rf"\frac{{{match[3]}}}{{"
+    return rf"\frac{match[4]}{{{match[5]}}}"

@@ -1,0 +1,63 @@
+"""A model's forward over key-value slabs as one compiled graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from saki.rollout.kv_cache import SlabCache
+
+
+class CompiledForward:
+    """Logits of one forward over filled slabs, through ``torch.compile``.
+
+    Rows, queries and visible slots stay symbolic, so one graph serves all lengths and another the forwards of a single
+    token. The graph's guards on the model's own modules are left out: a decoder owns its model and changes nothing
+    about it but the values of its weights, which the graph reads anew each time.
+
+    Args:
+        model: A causal LM in eval mode, with slab attention.
+        cache_name: Name of its cache argument.
+    """
+
+    def __init__(self, model: nn.Module, cache_name: str) -> None:
+        def forward(
+            token_ids: Tensor, positions: Tensor, mask: Any, index: Tensor, keys: list[Tensor], values: list[Tensor],
+            num_rows: int, num_slots: int, visible: int,
+        ) -> Tensor:  # fmt: skip
+            cache = SlabCache(num_rows, num_slots, 0, keys, values)
+            cache.announce(index, visible)
+            output: Any = model(
+                input_ids=token_ids,
+                attention_mask=mask,
+                position_ids=positions,
+                use_cache=True,
+                **{cache_name: cache},
+            )
+            logits: Tensor = output.logits
+            return logits
+
+        options: Any = {"guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe}
+        self._forward = torch.compile(forward, dynamic=True, options=options)
+
+    def __call__(self, arguments: dict[str, Any], cache: SlabCache) -> Tensor:
+        """Logits [B, Q, V'] of every query.
+
+        Args:
+            arguments: Of the model's eager forward: ``input_ids``, ``attention_mask`` and ``position_ids``.
+            cache: Filled and announced; its slabs are written.
+        """
+        logits: Tensor = self._forward(
+            arguments["input_ids"],
+            arguments["position_ids"],
+            arguments["attention_mask"],
+            cache.index,
+            cache.keys,
+            cache.values,
+            cache.num_rows,
+            cache.num_slots,
+            cache.visible,
+        )
+        return logits

@@ -1,0 +1,134 @@
+"""``saki eval`` on benchmarks of files, its continuing, and ``saki eval regrade``."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow.parquet as pq
+import pytest
+
+from saki import lab
+from saki.cli.main import main
+from saki.evaluation import grading
+from saki.models import load_causal_lm
+
+pytest.importorskip("math_verify")
+
+
+@pytest.fixture
+def argv(tmp_path):
+    """The lab's teacher on ten of its own problems, given as a file and graded by math-verify."""
+    problems = lab.test_set("sum_3", 10)
+    rows = [{"problem": problem.prompt, "answer": problem.answer} for problem in problems]
+    (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "mine.yaml").write_text("name: mine\nnum_problems: 10\npath: mine.jsonl\n")
+    return [
+        *("eval", "--model", "lab/teacher", "--benchmarks", str(tmp_path / "mine.yaml"), "--prompt_suffix", ""),
+        *("--num-samples", "2", "--max-new-tokens", "64", "--chunk_rows", "8", "--grading_workers", "1", "--json"),
+    ]
+
+
+def run(capsys, argv):
+    assert main(argv) == 0
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def timeless(result):
+    return {key: value for key, value in result.items() if key in ("benchmarks", "average")}
+
+
+def test_a_file_of_problems_graded_by_math_verify(capsys, argv, tmp_path):
+    out = tmp_path / "out"
+    result = run(capsys, [*argv, "--out", str(out)])
+    figures = result["benchmarks"]["mine"]
+    assert {"mean_at_k", "pass_at_k", "ci95", "num_problems", "timeouts", "truncated", "unparsed"} <= set(figures)
+    assert figures["num_problems"] == 10
+    samples = pq.read_table(out / "samples" / "mine.parquet").to_pydict()
+    expected = [lab.grade(c, a) for c, a in zip(samples["completion"], samples["answer"], strict=True)]
+    assert samples["correct"] == expected
+    assert figures["mean_at_k"] == sum(expected) / 20 > 0.5
+    assert (out / "evaluation.md").read_text().startswith("| benchmark")
+    # Once more: everything is there. Without a folder: the same samples again.
+    assert timeless(run(capsys, [*argv, "--out", str(out)])) == timeless(result)
+    assert timeless(run(capsys, argv)) == timeless(result)
+    # Another evaluation may not go on here.
+    assert main([*argv, "--out", str(out), "--seed", "1"]) == 2
+    assert "holds an evaluation with seed 0, this one has 1" in capsys.readouterr().err
+    # A lost part is drawn again, to the same figures.
+    (out / "samples" / "mine.parquet").unlink()
+    assert timeless(run(capsys, [*argv, "--out", str(out)])) == timeless(result)
+
+
+def test_regrade_takes_the_stored_samples_alone(capsys, argv, tmp_path):
+    out = tmp_path / "out"
+    result = run(capsys, [*argv, "--out", str(out)])
+    (tmp_path / "mine.jsonl").unlink()
+    again = run(capsys, ["eval", "regrade", str(out), "--json"])
+    assert again.pop("changed") == 0
+    assert again == json.loads((out / "evaluation.json").read_text())["lab/teacher"]
+    assert timeless(again) == timeless(result)
+    # A verdict that was wrong is mended.
+    path = out / "samples" / "mine.parquet"
+    table = pq.read_table(path)
+    index = table.column_names.index("verdict")
+    pq.write_table(table.set_column(index, "verdict", [["timeout"] * 20]), path)
+    assert run(capsys, ["eval", "regrade", str(out), "--json"])["changed"] == 20
+    assert pq.read_table(path).equals(table)
+
+
+def test_regrade_of_the_lab_needs_no_extra(capsys, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    monkeypatch.setattr(grading.pool, "find_spec", lambda name: None)
+    few = ["--num_problems", "3", "--num_samples", "1"]
+    result = run(capsys, ["eval", "--benchmarks", "sum_3,gcd", "--limit", "2", *few, "--json", "--out", str(out)])
+    assert result["benchmarks"]["gcd"]["num_problems"] == 2
+    assert run(capsys, ["eval", "regrade", str(out), "--json"])["changed"] == 0
+
+
+def test_a_missing_extra_is_told_before_anything_is_loaded(capsys, argv, monkeypatch):
+    monkeypatch.setattr(grading.pool, "find_spec", lambda name: None)
+    assert main(argv) == 2
+    assert "pip install 'saki[eval]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["regrade"], "needs the folder of an evaluation"),
+        (["regrade", "/no/such/folder"], "holds no finished evaluation"),
+        (["--benchmarks", "math500", "--data_dir", "/no/such/folder"], "there is no folder /no/such/folder"),
+        (["--benchmarks", "gcd", "--temperature", "0"], "set num_samples to 1"),
+        (["--benchmarks", "gcd", "--temperature", "-1"], "temperature must be at least 0"),
+        (["--benchmarks", "gcd", "--limit", "0"], "limit must be at least 1"),
+        (["--benchmarks", "gcd", "--grading_seconds", "0"], "grading_seconds must be at least 0.1"),
+    ],
+)
+def test_mistakes(capsys, words, sentence):
+    assert main(["eval", *words]) == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_an_adapter_without_a_tokenizer_takes_its_base_models(capsys, tmp_path):
+    peft = pytest.importorskip("peft")
+    base = str(lab.student_path())
+    config = peft.LoraConfig(
+        r=2, target_modules=["q_proj"], task_type="CAUSAL_LM", base_model_name_or_path=base, init_lora_weights=True
+    )
+    peft.get_peft_model(load_causal_lm(base), config).save_pretrained(tmp_path / "adapter")
+    stored = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    stored["base_model_name_or_path"] = base
+    (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps(stored))
+    few = ["--benchmarks", "sum_3", "--num_problems", "4", "--num_samples", "2", "--json"]
+    untrained = run(capsys, ["eval", "--model", str(tmp_path / "adapter"), *few])
+    assert timeless(untrained) == timeless(run(capsys, ["eval", "--model", "lab/student", *few]))
+
+
+def test_greedy_completions_repeat(capsys, tmp_path):
+    few = ["--benchmarks", "sum_3", "--num_problems", "4", "--num_samples", "1", "--temperature", "0", "--json"]
+    texts = []
+    for seed in ("0", "1"):
+        run(capsys, ["eval", *few, "--seed", seed, "--out", str(tmp_path / seed)])
+        texts.append(pq.read_table(tmp_path / seed / "samples" / "sum_3.parquet")["completion"].to_pylist())
+    assert texts[0] == texts[1]
