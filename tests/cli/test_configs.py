@@ -9,8 +9,10 @@ import saki.cli.data
 import saki.cli.eval
 import saki.cli.teacher
 from saki.config import CommandParser
+from saki.config.benchmarks import benchmark_choices
 from saki.config.commands import CommonArguments, TrainArguments
 from saki.config.recipes import lab_config
+from saki.evaluation import PAPER_BENCHMARKS
 from saki.training import SakiConfig
 
 ROOT = Path(__file__).parents[2] / "configs"
@@ -119,8 +121,9 @@ def test_the_paper_teacher_is_table_4(tmp_path):
 
 def test_the_evaluation_is_that_of_the_paper(tmp_path):
     _, args = saki.cli.eval.parser().parse([str(ROOT / "paper" / "evaluation.yaml")])
-    names = "math500,hmmt_feb26,aime26,aime25,amc23,minerva,olympiadbench"
-    assert (args.benchmarks, args.num_samples, args.max_new_tokens) == (names, 8, 16384)
+    assert [each.name for each in benchmark_choices(args.benchmarks)] == list(PAPER_BENCHMARKS)
+    assert (args.num_samples, args.max_new_tokens, args.temperature) == (8, 16384, 1.0)
+    assert (args.limit, args.prompt_suffix) == (None, None)
 
 
 def test_the_data_are_kept_whole():

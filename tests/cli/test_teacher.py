@@ -82,6 +82,29 @@ def test_a_reward_of_ones_own(tmp_path, monkeypatch):
 
 
 @needs_trl
+def test_mathematics_is_graded_by_math_verify(tmp_path, monkeypatch):
+    pytest.importorskip("math_verify")
+    from saki.evaluation import GradingPool
+
+    graded, original = [], GradingPool.grade
+
+    def spy(pool, completions, answers, *more, **options):
+        completions = ["\\boxed{\\frac{1}{2}}" if i % 2 else text for i, text in enumerate(completions)]
+        graded.append(original(pool, completions, answers, *more, **options))
+        return graded[-1]
+
+    monkeypatch.setattr(GradingPool, "grade", spy)
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "Compute 1/2:", "answer": "0.5"}\n' * 2)
+    argv = ["teacher", "--model", "lab/student", "--dataset", str(tmp_path / "rows.jsonl"), *SMALL, "--use_cpu", "true"]
+    argv += ["--max_steps", "1", "--grading_workers", "1", "--grading_seconds", "60", "--out", str(tmp_path / "t")]
+    assert main(argv) == 0
+    assert [verdict == "correct" for verdict in graded[0]] == [False, True, False, True]
+    (line,) = [json.loads(line) for line in (tmp_path / "t" / "metrics.jsonl").read_text().splitlines()]
+    assert line["rewards/correct/mean"] == 0.5
+    assert line["grading/timeout_share"] == 0
+
+
+@needs_trl
 def test_sigterm_ends_the_step_with_a_checkpoint_and_resume_goes_on(capsys, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "stopping_reward.py").write_text(
@@ -103,11 +126,12 @@ def test_sigterm_ends_the_step_with_a_checkpoint_and_resume_goes_on(capsys, tmp_
     [
         (["--dataset", "lab"], "saki teacher needs --model"),
         (["--model", "lab/student"], "saki teacher needs --dataset"),
-        (["--model", "lab/student", "--dataset", "x.parquet"], "saki has no reward for the answers of x.parquet; name"),
+        (["--model", "lab/student", "--dataset", "x.parquet"], "there is no data set at 'x.parquet'"),
         (["--model", "lab/student", "--dataset", "lab", "--reward", "no_such:f"], "cannot be imported"),
         (["--model", "lab/student", "--dataset", "lab", "--reward", "json"], "cannot be imported"),
         (["--model", "lab/student", "--dataset", "lab", "--reward", "saki:__version__"], "is a str, expected a func"),
         (["--model", "lab/student", "--dataset", "x.parquet", "--num_problems", "3"], "needs --dataset lab"),
+        (["--model", "lab/student", "--dataset", "lab", "--grading_seconds", "0"], "grading_seconds must be at least"),
         (["--num_generation", "3"], "did you mean 'num_generations'"),
         (["--model", "lab/half"], "there is no model 'lab/half' in the lab"),
     ],

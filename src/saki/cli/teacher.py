@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import signal
 import sys
 import time
@@ -21,10 +22,11 @@ from saki.cli.train import SettingsCallback, check_run_folder, has_checkpoint
 from saki.config import CommandParser, UsageError, write_resolved
 from saki.config.commands import CommonArguments
 from saki.config.inputs import TeacherArguments
-from saki.config.sources import LAB_HALF_TEACHER, LAB_PROMPTS, model_path, prompt_rows, reward_of
+from saki.config.sources import LAB_HALF_TEACHER, LAB_PROMPTS, grader, model_path, named_reward, prompt_rows
 from saki.evaluation import (
     Estimate,
     EvaluationResult,
+    GradingPool,
     evaluate_model,
     lab_benchmarks,
     macro_average,
@@ -37,6 +39,7 @@ from saki.lab.recipes import HALF_TEACHER
 from saki.models import load_causal_lm, load_tokenizer
 from saki.training import StopOnSignal
 from saki.training.checkpoint import list_checkpoints
+from saki.training.grpo.rewards import Reward, one_by_one
 from saki.training.model_card import RunNames
 
 SUMMARY = "Train a teacher by GRPO with a rule-based reward, through TRL. Every GRPOConfig field works as a key too."
@@ -70,23 +73,23 @@ def run(argv: Sequence[str]) -> int:
         raise UsageError("saki teacher goes on from the last good checkpoint of --out with --resume; give that instead")
     if args.num_problems and args.dataset != LAB_PROMPTS:
         raise UsageError("num_problems measures on the lab's sets, so it needs --dataset lab; use saki eval instead")
-    reward = reward_of(args.dataset, args.reward)
+    grades = _grading(args, config.world_size)
     rows = prompt_rows(args.dataset, args.dataset_split, config.seed)
     folder = check_run_folder(config.run_dir, args.resume)
     path = _initial_model(args.model, folder, common, args, config)
     options = {"revision": args.revision, "trust_remote_code": config.trust_remote_code}
     tokenizer = load_tokenizer(path, **options)
     stop = StopOnSignal()
-    trainer = TeacherTrainer(
-        model=load_causal_lm(path, dtype="float32", **options),
-        args=config,
-        train_dataset=rows,
-        processing_class=tokenizer,
-        reward=reward,
-        callbacks=[SettingsCallback(folder / "config.resolved.yaml", common, args, config), stop],
-    )
-    trainer.names = RunNames(args.model, None, args.dataset, git_commit())
-    with stop:
+    with grades, stop:
+        trainer = TeacherTrainer(
+            model=load_causal_lm(path, dtype="float32", **options),
+            args=config,
+            train_dataset=rows,
+            processing_class=tokenizer,
+            grade=grades.grade,
+            callbacks=[SettingsCallback(folder / "config.resolved.yaml", common, args, config), stop],
+        )
+        trainer.names = RunNames(args.model, None, args.dataset, git_commit())
         outcome = trainer.train(resume_from_checkpoint=args.resume and has_checkpoint(folder))
     if stop.stopped_by is not None:
         print(
@@ -113,6 +116,30 @@ def run(argv: Sequence[str]) -> int:
     if common.json:
         print_json(facts)
     return 0
+
+
+class _OneByOne:
+    """A grader in this process, in the shape of a pool."""
+
+    def __init__(self, reward: Reward) -> None:
+        self.grade = one_by_one(reward)
+
+    def __enter__(self) -> _OneByOne:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """There is nothing to end."""
+
+
+def _grading(args: TeacherArguments, world_size: int) -> GradingPool | _OneByOne:
+    """The user's grader, the lab's, or math-verify in child processes."""
+    if args.reward is not None:
+        return _OneByOne(named_reward(args.reward))
+    own = grader(args.dataset)
+    if own is not None:
+        return _OneByOne(own)
+    workers = args.grading_workers or max(1, len(os.sched_getaffinity(0)) // world_size)
+    return GradingPool(workers, args.grading_seconds)
 
 
 def _initial_model(name: str, folder: Path, *parts: Any) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from saki.config.commands import check_counts, option
 from saki.config.sources import DAPO_ON_THE_HUB, LAB_HALF_TEACHER, check_model_name, check_prompts_name
 from saki.data.preparation import LANGUAGES
+from saki.types import check_number
 
 
 @dataclass
@@ -55,8 +56,14 @@ class TeacherArguments:
     )
     dataset_split: str | None = option(None, "Split of the data set.")
     reward: str | None = option(
-        None, "Grader of the answers as package.module:function(completion, answer) -> bool; the lab brings its own."
+        None,
+        "Grader as package.module:function(completion, answer) -> bool; by default the lab's own, and math-verify for "
+        "every other data set.",
     )
+    grading_workers: int | None = option(
+        None, "Processes that grade, for each rank; by default its share of the cores."
+    )
+    grading_seconds: float = option(6.0, "Seconds for grading one answer; what takes longer trains nothing.")
     resume: bool = option(False, "Go on from the last good checkpoint of --out.")
     num_problems: int = option(
         0, "With dataset lab: held-out problems a set for measuring the model before and after; 0 for none."
@@ -69,3 +76,6 @@ class TeacherArguments:
         if self.dataset is not None:
             check_prompts_name("dataset", self.dataset)
         check_counts(self, num_problems=0)
+        if self.grading_workers is not None:
+            check_counts(self, grading_workers=1)
+        check_number("grading_seconds", self.grading_seconds, least=0.1)

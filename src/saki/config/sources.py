@@ -85,32 +85,23 @@ def grader(name: str | None) -> Callable[[str, str], bool] | None:
     return lab.grade if name in (LAB_PROMPTS, LAB_DEVELOPMENT) else None
 
 
-def reward_of(dataset: str, named: str | None) -> Reward:
-    """The rule-based reward of a prompt set. A grader of real mathematics belongs here, beside the lab's.
+def named_reward(name: str) -> Reward:
+    """A user's own grader of one completion.
 
     Args:
-        dataset: Name of the prompt set.
-        named: ``package.module:function`` of the user's own, or None.
+        name: ``package.module:function``.
 
     Raises:
-        ValueError: If the function is not there, or none is named and saki has none for the set.
+        ValueError: If there is no such function.
     """
-    if named is not None:
-        module, _, function = named.partition(":")
-        try:
-            found = getattr(importlib.import_module(module), function)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ValueError(
-                f"reward {named!r} cannot be imported ({error}); give package.module:function(completion, answer)"
-            ) from error
-        if not callable(found):
-            raise ValueError(f"reward {named!r} is a {type(found).__name__}, expected a function(completion, answer)")
-        reward: Reward = found
-        return reward
-    known = grader(dataset)
-    if known is None:
+    module, _, function = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(
-            f"saki has no reward for the answers of {dataset}; name a grader with --reward "
-            "package.module:function(completion, answer) -> bool"
-        )
-    return known
+            f"reward {name!r} cannot be imported ({error}); give package.module:function(completion, answer)"
+        ) from error
+    if not callable(found):
+        raise ValueError(f"reward {name!r} is a {type(found).__name__}, expected a function(completion, answer)")
+    reward: Reward = found
+    return reward

@@ -14,6 +14,7 @@ pytest.importorskip("trl")
 from saki.data import render_prompts
 from saki.models import tiny_qwen3
 from saki.training import CheckpointError
+from saki.training.grpo import one_by_one
 from saki.training.grpo.config import TeacherConfig
 from saki.training.grpo.prompts import graded_prompts
 from saki.training.grpo.trainer import TeacherTrainer
@@ -58,7 +59,9 @@ def config(folder, **options):
 
 
 def trainer(folder, data=None, reward=says_c, **options):
-    return TeacherTrainer(tiny_teacher(), config(folder, **options), data or rows(16), tiny_tokenizer(), reward)
+    return TeacherTrainer(
+        tiny_teacher(), config(folder, **options), data or rows(16), tiny_tokenizer(), one_by_one(reward)
+    )
 
 
 def weights(folder):
@@ -115,7 +118,7 @@ def test_the_model_reads_the_ids_that_saki_renders(tmp_path, template):
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = template
     data = [{"prompt": [{"role": "user", "content": row["prompt"]}], "answer": "c"} for row in tiny_rows(8)]
-    made = TeacherTrainer(tiny_teacher(), config(tmp_path), data, tokenizer, says_c)
+    made = TeacherTrainer(tiny_teacher(), config(tmp_path), data, tokenizer, one_by_one(says_c))
     ids, _, _ = made._tokenize_prompts(made.train_dataset["prompt"][:])
     expected = [list(prompt.token_ids) for prompt in render_prompts(data, tokenizer, max_prompt_length=16).prompts]
     assert ids == expected
@@ -162,6 +165,18 @@ def test_a_run_cut_short_and_resumed_ends_as_one_that_was_not(tmp_path):
     shutil.rmtree(cut / "checkpoints" / "checkpoint-4")
     with pytest.raises(CheckpointError, match="num_generations = 4, this run has 2"):
         trainer(cut, num_generations=2).train(resume_from_checkpoint=True)
+
+
+def test_a_late_grading_trains_nothing_and_is_logged(tmp_path):
+    late = TeacherTrainer(
+        tiny_teacher(), config(tmp_path, max_steps=1), rows(8), tiny_tokenizer(), lambda c, a: [None] * len(c)
+    )
+    before = {name: value.clone() for name, value in late.model.named_parameters()}
+    late.args.weight_decay = 0.0
+    late.train()
+    (entry,) = [entry for entry in late.state.log_history if "grading/timeout_share" in entry]
+    assert entry["grading/timeout_share"] == 1.0
+    assert all(torch.equal(before[name], value) for name, value in late.model.named_parameters())
 
 
 def test_the_run_folder_and_the_card(tmp_path):

@@ -1,5 +1,5 @@
 """GRPO of a teacher through TRL, an optional dependency: only ``config`` and ``trainer`` import it."""
 
-from saki.training.grpo.rewards import Reward, batched_reward
+from saki.training.grpo.rewards import Grader, Reward, batched_reward, one_by_one
 
-__all__ = ["Reward", "batched_reward"]
+__all__ = ["Grader", "Reward", "batched_reward", "one_by_one"]

@@ -18,7 +18,7 @@ from saki.models import resolve_pair
 from saki.training.callbacks import ConsoleCallback, MetricsFileCallback
 from saki.training.grpo.config import TeacherConfig
 from saki.training.grpo.prompts import graded_prompts
-from saki.training.grpo.rewards import Reward, batched_reward
+from saki.training.grpo.rewards import Grader, batched_reward
 from saki.training.model_card import ModelCard, RunNames
 from saki.training.publishing import Publishing
 from saki.training.resume import resume_facts
@@ -70,7 +70,7 @@ class TeacherTrainer(Publishing, WholeCheckpoints, GRPOTrainer):
         args: The configuration.
         train_dataset: Rows with ``prompt`` and ``answer``.
         processing_class: The model's tokenizer.
-        reward: Grades a completion.
+        grade: Grades the completions of a step.
         callbacks: More callbacks.
 
     Raises:
@@ -83,7 +83,7 @@ class TeacherTrainer(Publishing, WholeCheckpoints, GRPOTrainer):
         args: TeacherConfig,
         train_dataset: Any,
         processing_class: PreTrainedTokenizerBase,
-        reward: Reward,
+        grade: Grader,
         callbacks: list[TrainerCallback] | None = None,
     ) -> None:
         spec = resolve_pair(model, None, processing_class, None)
@@ -101,7 +101,7 @@ class TeacherTrainer(Publishing, WholeCheckpoints, GRPOTrainer):
         with _quiet():
             start(
                 model=model,
-                reward_funcs=[batched_reward(reward)],
+                reward_funcs=[batched_reward(grade)],
                 args=args,
                 train_dataset=dataset,
                 processing_class=processing_class,
