@@ -21,8 +21,8 @@ class Hub:
         monkeypatch.setattr(HfApi, "upload_folder", self.upload_folder)
         self.failing = False
 
-    def create_repo(self, repo_id, **kwargs):
-        self.created.append(repo_id)
+    def create_repo(self, repo_id, *, private, **kwargs):
+        self.created.append((repo_id, private))
         return type("Url", (str,), {"repo_id": f"me/{repo_id}"})(repo_id)
 
     def upload_folder(self, *, repo_id, folder_path, commit_message, run_as_future, token, revision):
@@ -65,8 +65,8 @@ def trainer(folder, **options):
 def test_push_to_hub_uploads_the_model_folder_alone(hub, tmp_path):
     made = trainer(tmp_path / "mine")
     made.train()
-    assert made.push_to_hub() == "commit"
-    assert hub.created == ["mine"]
+    assert made.push_to_hub(private=True) == "commit"
+    assert hub.created == [("mine", True)]
     ((repo, message, files, in_background),) = hub.uploads
     assert (repo, message, in_background) == ("me/mine", "End of training", False)
     assert files == MODEL | {"README.md"}

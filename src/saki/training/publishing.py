@@ -88,7 +88,9 @@ class Publishing(Trainer):
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
         token = token if token is not None else self.args.hub_token
         if self.hub_model_id is None:
-            self.init_hf_repo(token=token, private=private)
+            if private is not None:
+                self.args.hub_private_repo = private  # transformers 5.17 takes it from there only
+            self.init_hf_repo(token=token)
         self.save_model(str(self.model_folder), _internal_call=True)
         if not self.is_world_process_zero():
             return None
