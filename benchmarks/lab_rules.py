@@ -1,6 +1,6 @@
 """How often the lab's habit students give the answer of their own wrong rule: 40 problems x 8 samples a set.
 
-    python benchmarks/lab_rules.py
+python benchmarks/lab_rules.py
 """
 
 from __future__ import annotations

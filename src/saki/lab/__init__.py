@@ -3,7 +3,7 @@
 Importing this package loads neither torch nor transformers.
 """
 
-from saki.lab.build import build_models
+from saki.lab.build import build_model, build_models
 from saki.lab.problems import Problem, grade
 from saki.lab.recipes import RECIPES, Recipe
 from saki.lab.shipped import MODELS, shipped_path, student_path, teacher_path
@@ -16,6 +16,7 @@ __all__ = [
     "TEST_SETS",
     "Problem",
     "Recipe",
+    "build_model",
     "build_models",
     "build_tokenizer",
     "development_set",

@@ -89,6 +89,9 @@ TEACHER = Recipe(
 )
 """644,672 parameters, taught on clean traces."""
 
+HALF_TEACHER = replace(TEACHER, name="half-teacher", phases=TEACHER.phases[:2])
+"""The teacher before its last phase: something for reinforcement learning to lift."""
+
 STUDENT = Recipe(
     name="student",
     shape=ModelShape(hidden_size=64, num_layers=2, num_heads=2, mlp_size=192),
