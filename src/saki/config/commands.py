@@ -351,6 +351,7 @@ class BenchTrainArguments(BenchPairArguments):
     max_completion_length: int = option(64, "Forced tokens of each completion.")
     methods: str = option("opd,opd_full", "Methods of saki to time beside TRL, separated by commas.")
     steps: int = option(3, "Timed steps of each training, after one to warm up.")
+    compile: bool = option(False, "Compile the forwards of saki's engine (in the step to warm up).")
 
     def __post_init__(self) -> None:
         """Refuse what can be refused without making anything."""
