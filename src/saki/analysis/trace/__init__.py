@@ -1,0 +1,19 @@
+"""The trace page: what a guided rollout did at each token, in one HTML file."""
+
+from saki.analysis.trace.data import Judge, Trace, read_trace
+from saki.analysis.trace.page import TRACE_PAGE, trace_anchor, write_trace
+from saki.analysis.trace.sources import choose_files, rollout_files
+from saki.analysis.trace.vocabulary import TokenText, TokenTexts
+
+__all__ = [
+    "TRACE_PAGE",
+    "Judge",
+    "TokenText",
+    "TokenTexts",
+    "Trace",
+    "choose_files",
+    "read_trace",
+    "rollout_files",
+    "trace_anchor",
+    "write_trace",
+]
