@@ -225,7 +225,7 @@ def _check_schema(path: Path, schema: pa.Schema) -> dict[str, str]:
         raise RolloutFileError(f"{path} has damaged metadata ({error!r}); write it again") from error
     if version != SCHEMA_VERSION:
         raise RolloutFileError(
-            f"{path} has schema version {version}, this saki reads {SCHEMA_VERSION}; read it with the saki that wrote it"
+            f"{path} has schema version {version}, this saki reads {SCHEMA_VERSION}; use the saki that wrote it"
         )
     absent = [name for name in rollout_schema().names if name not in schema.names]
     if absent:

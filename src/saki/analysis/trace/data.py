@@ -17,8 +17,28 @@ import pyarrow as pa
 from saki.analysis.trace.vocabulary import TokenTexts
 from saki.rollout import RolloutFileError, read_rollout_table
 
-Judge = Callable[[int, int, int | None, list[int]], bool | None]
-"""(prompt key, sample index, step, committed ids) to right, wrong or not known."""
+
+@dataclass(frozen=True)
+class Drawn:
+    """What a judge sees of a rollout file; one entry a completion.
+
+    Attributes:
+        step: Optimizer step, or None where not recorded.
+        prompt_keys: Rows of the prompts in their data set.
+        sample_indices: Which sample of the prompt.
+        prompt_ids: Prompt tokens.
+        completion_ids: Committed tokens, the end token included.
+    """
+
+    step: int | None
+    prompt_keys: list[int]
+    sample_indices: list[int]
+    prompt_ids: list[list[int]]
+    completion_ids: list[list[int]]
+
+
+Judge = Callable[[Drawn], Sequence[bool | None]]
+"""Says of each completion whether it is right; None where that is not known."""
 
 FLOATS = (
     "student_logprobs",
@@ -166,11 +186,13 @@ def _read_file(path: Path, name: str, limit: int | None, judge: Judge | None) ->
         **{each: column(each, np.nan, "<f4") for each in FLOATS},
     }
     committed, ends = columns["committed"], np.cumsum(lengths)
-    correct: list[bool | None] = [None] * len(rows)
+    prompt_ids = [ids or [] for ids in table["prompt_ids"].to_pylist()]
     keys, samples = table["prompt_key"].to_pylist(), table["sample_index"].to_pylist()
+    correct: list[bool | None] = [None] * len(rows)
     if judge is not None:
         parts = [committed[end - length : end].tolist() for end, length in zip(ends, lengths, strict=True)]
-        correct = [judge(key, sample, step, ids) for key, sample, ids in zip(keys, samples, parts, strict=True)]
+        correct = list(judge(Drawn(step, keys, samples, prompt_ids, parts)))
+        assert len(correct) == len(rows), "a judge says something of each completion"
     values = {
         "row": rows.tolist(),
         "length": lengths.tolist(),
@@ -183,7 +205,7 @@ def _read_file(path: Path, name: str, limit: int | None, judge: Judge | None) ->
         "correct": correct,
     }
     described = {"name": name, "method": facts.get("method"), "step": step, "rows": total}
-    return _File(described, columns, values, [ids or [] for ids in table["prompt_ids"].to_pylist()])
+    return _File(described, columns, values, prompt_ids)
 
 
 def _flat(path: Path, table: pa.Table, name: str, lengths: npt.NDArray[Any], fill: Any) -> npt.NDArray[Any]:

@@ -8,6 +8,7 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
+from urllib.parse import quote
 
 from saki.analysis.style import THEME
 from saki.analysis.trace.data import Trace, pack
@@ -60,11 +61,14 @@ def trace_page(trace: Trace, title: str, texts: TokenTexts | None) -> str:
     )
 
 
-def trace_anchor(file: str, row: int) -> str:
-    """The part of a link behind ``trace.html`` that opens one completion."""
-    from urllib.parse import quote
+def trace_link(file: str, row: int) -> str:
+    """Address of one completion in the trace page beside a report.
 
-    return f"#{quote(file, safe='')}/{row}"
+    Args:
+        file: Name of its rollout file.
+        row: Its row there.
+    """
+    return f"{TRACE_PAGE}#{quote(file, safe='')}/{row}"
 
 
 def theme_rules() -> str:

@@ -35,6 +35,7 @@ def choose_files(
     max_tokens: int = MAX_TOKENS,
     steps: Collection[int] | None = None,
     limit: int | None = None,
+    max_files: int | None = None,
 ) -> tuple[list[Path], list[str]]:
     """The files that a page has room for: all of them, or as many as fit, evenly spaced.
 
@@ -43,6 +44,7 @@ def choose_files(
         max_tokens: Room, response tokens.
         steps: Take the files of these steps only; None for every step.
         limit: Most completions that are taken of a file; None for all.
+        max_files: Most files; None for as many as fit.
 
     Returns:
         The files, and a sentence if some were left out for want of room.
@@ -59,10 +61,10 @@ def choose_files(
             raise ValueError(f"no rollout file is of step {', '.join(map(str, missing))}; leave out what is not there")
         files = [path for path in files if there[path] in {str(step) for step in steps}]
     sizes = {path: _num_tokens(read[path], limit) for path in files}
-    for count in range(len(files), 0, -1):
+    for count in range(min(len(files), max_files or len(files)), 0, -1):
         chosen = spaced(files, count)
         if sum(sizes[path] for path in chosen) <= max_tokens:
-            note = f"{count} of {len(files)} rollout files are here, evenly spaced: more have no room in one page."
+            note = f"{count} of {len(files)} rollout files are here, evenly spaced; saki view shows others by --steps."
             return list(chosen), [note] if count < len(files) else []
     raise ValueError(
         f"{files[0]} alone holds {sizes[files[0]]} tokens, more than max_tokens = {max_tokens}; "

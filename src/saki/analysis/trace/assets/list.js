@@ -64,8 +64,8 @@ class List {
     for (const option of [...byId("f-step-to").options].slice(-1)) option.defaultSelected = option.selected = true;
     several.step = steps.length > 1;
     // A filter without a choice stays in its place, switched off, so that the reader sees what the data cannot tell.
-    for (const label of document.querySelectorAll("[data-filter]")) {
-      label.querySelector("select").disabled = !several[label.dataset.filter];
+    for (const box of document.querySelectorAll("[data-filter]")) {
+      for (const select of box.querySelectorAll("select")) select.disabled = !several[box.dataset.filter];
     }
   }
 
@@ -167,7 +167,9 @@ class List {
     const preview = this.tokens.text(prompt).replace(/\s+/g, " ").slice(-80).trim();
     const line = element("div", "row-line");
     line.append(element("bdi", "row-preview", preview.replace(INVISIBLE, nameOfInvisible)));
-    line.append(element("span", "row-count", `${each.corrections.length} / ${each.length}`));
+    const count = element("span", "row-count", `${each.corrections.length} / ${each.length}`);
+    count.title = "corrections / tokens";
+    line.append(count);
     const canvas = element("canvas", "row-strip");
     canvas.setAttribute("aria-hidden", "true");
     row.append(head, line, canvas);

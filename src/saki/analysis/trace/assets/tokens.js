@@ -7,8 +7,6 @@ function nameOfInvisible(char) {
   const code = char.codePointAt(0);
   if (char === "\n") return "⏎";
   if (char === "\t") return "⇥";
-  if (code < 0x20) return String.fromCharCode(0x2400 + code);
-  if (code === 0x7f) return "␡";
   return `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
 }
 
