@@ -26,9 +26,7 @@ from saki.models import ModelLoadError, compare_tokenizers, load_tokenizer
 
 logger = logging.getLogger(__name__)
 
-SUMMARY = (
-    "Write rollouts as one HTML page without network: each token with what was proposed and committed there."
-)
+SUMMARY = "Write rollouts as one HTML page without network: each token with what was proposed and committed there."
 EXAMPLE = "saki view runs/mine -o trace.html"
 
 
@@ -137,8 +135,6 @@ def _judge(args: ViewArguments, settings: Sequence[dict[str, Any]], tokenizer: A
         return None
     seeds = {values.get("seed", 0) for values in settings}
     if answers == LAB_PROMPTS and len(seeds) > 1:
-        logger.warning(
-            "answers are not graded: the runs drew problems with the seeds %s", sorted(seeds)
-        )
+        logger.warning("answers are not graded: the runs drew problems with the seeds %s", sorted(seeds))
         return None
     return graded_by(answers, tokenizer, stack, seed=seeds.pop())

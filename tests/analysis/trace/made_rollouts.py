@@ -35,7 +35,9 @@ PIECES = (
     b"\x00",
     *(f" word{n}".encode() for n in range(50)),
 )
-(PAD, THE, CAT, SAT, ON, MAT, STOP_LINE, TAB, HOSTILE_ID, EURO_HEAD, EURO_TAIL, ESCAPE, OVERRIDE, SPACES, NUL) = range(15)
+(PAD, THE, CAT, SAT, ON, MAT, STOP_LINE, TAB, HOSTILE_ID, EURO_HEAD, EURO_TAIL, ESCAPE, OVERRIDE, SPACES, NUL) = range(
+    15
+)
 END = len(PIECES)
 
 
@@ -111,3 +113,14 @@ def write_step(folder: Path, step: int, batch: RolloutBatch, method: str = "saki
     path.parent.mkdir(parents=True, exist_ok=True)
     write_rollouts(path, batch, {"method": method, "step": str(step)})
     return path
+
+
+def long_batch(*, rows: int, length: int, rate: float, seed: int = 0) -> RolloutBatch:
+    """Completions of random words in lines of about twenty, a share of them corrections."""
+    generator = np.random.default_rng(seed)
+    words = np.array([THE, CAT, SAT, ON, MAT, *range(NUL + 1, END)])
+    ids = words[generator.integers(0, len(words), (rows, length))]
+    ids[:, 19::20] = STOP_LINE
+    found = zip(*np.nonzero(generator.random(ids.shape) < rate), strict=True)
+    corrections = {(int(row), int(t)): int(words[(row + t) % len(words)]) for row, t in found}
+    return batch_of(ids.tolist(), corrections=corrections, seed=seed)

@@ -32,7 +32,9 @@ def unpack(packed: bytes) -> tuple[dict, dict[str, np.ndarray]]:
 @pytest.fixture
 def two_files(tmp_path):
     first = made.batch_of([[1, 2, 3, made.END], [4], [5, 6]], corrections={(0, 1): 7, (2, 0): made.HOSTILE_ID})
-    second = made.batch_of([[2, 2], [made.EURO_HEAD, made.EURO_TAIL, 1]], finish=["length", "nan"], seed=1, scored=False)
+    second = made.batch_of(
+        [[2, 2], [made.EURO_HEAD, made.EURO_TAIL, 1]], finish=["length", "nan"], seed=1, scored=False
+    )
     return [made.write_step(tmp_path, 1, first), made.write_step(tmp_path, 20, second, method="skd")]
 
 

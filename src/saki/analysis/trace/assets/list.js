@@ -59,6 +59,7 @@ class List {
       finish: options("f-finish", "any", (each) => each.finish).length > 1,
       correct: options("f-correct", "any", (each) => each.correct, (correct) => ANSWERS[correct]).length > 1,
     };
+    this.severalMethods = several.method;
     const steps = options("f-step-from", "", (each) => each.step ?? -1, (step) => (step < 0 ? "none" : step));
     options("f-step-to", "", (each) => each.step ?? -1, (step) => (step < 0 ? "none" : step));
     for (const option of [...byId("f-step-to").options].slice(-1)) option.defaultSelected = option.selected = true;
@@ -159,6 +160,7 @@ class List {
     row.style.top = `${position * ROW_HEIGHT}px`;
     const head = element("div", "row-head");
     head.append(element("span", "row-name", nameOf(each)));
+    if (this.severalMethods && each.method) head.append(element("span", "mark method", each.method));
     if (each.correct !== null) {
       head.append(element("span", each.correct ? "mark right" : "mark wrong", each.correct ? "✓ right" : "✗ wrong"));
     }

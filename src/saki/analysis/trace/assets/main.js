@@ -153,6 +153,7 @@ async function start() {
   reshade();
   if (!follow() && list.shown.length) open(list.shown[0]);
   window.addEventListener("hashchange", follow);
+  performance.mark("ready");
   document.body.dataset.ready = "true";
 }
 

@@ -119,13 +119,17 @@ class Reader {
     this.hits = [];
     if (!pattern || !this.open) return;
     const ends = new Uint32Array(this.open.length);
-    const text = this.tokens.text(this.tokens.completion(this.open), ends);
+    const completion = this.tokens.completion(this.open);
+    const text = this.tokens.text(completion, ends);
     let t = 0;
+    pattern.lastIndex = 0; // the search through the list leaves it where it stopped
     for (const match of text.matchAll(pattern)) {
       const end = match.index + match[0].length;
       while (t < ends.length && ends[t] <= match.index) t++;
       this.hits.push(t);
-      for (let i = t; i < ends.length && (i === t || ends[i - 1] < end); i++) this.spans[i].classList.add("hit");
+      // A match ends with the token that reaches its end, and with further parts of a character that it ends with.
+      const within = (i) => i === t || ends[i - 1] < end || (ends[i] === end && this.tokens.kind(completion[i]) === "bytes");
+      for (let i = t; i < ends.length && within(i); i++) this.spans[i].classList.add("hit");
     }
   }
 
