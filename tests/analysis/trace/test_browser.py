@@ -284,6 +284,12 @@ def test_a_narrow_window_shows_text_and_card(open_page, trace_file, width):
     page.set_viewport_size({"width": width, "height": 800})
     page.keyboard.press("n")
     assert page.is_visible("#card .is-correction")
+    page.wait_for_timeout(50)
+    # The chosen token is in sight: nothing of the page lies over it.
+    assert page.evaluate("""() => {
+      const box = document.querySelector("#text .chosen").getClientRects()[0];
+      return document.elementFromPoint(box.x + 3, box.y + box.height / 2).closest(".chosen") !== null;
+    }""")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
