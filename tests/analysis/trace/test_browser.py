@@ -175,12 +175,14 @@ def test_search(open_page, trace_file):
 def test_keys(open_page, trace_file):
     page = open_page(trace_file)
     seen = []
-    for key in ("n", "n", "n", "n", "n", "p", "ArrowRight", "ArrowLeft", "Home", "End"):
+    for key in ("n", "n", "n", "p", "n", "n", "n", "p", "ArrowRight", "ArrowLeft", "Home", "End"):
         page.keyboard.press(key)
         seen.append((page.inner_text("h2").replace("step ", ""), focused_token(page)))
     one, two = "1 · prompt 0 · sample 0", "1 · prompt 0 · sample 1"
     assert seen == [
         (one, "2"),
+        (one, "7"),
+        (one, "10"),
         (one, "7"),
         (one, "10"),
         (two, "1"),

@@ -35,6 +35,7 @@ def two_files(tmp_path):
     second = made.batch_of(
         [[2, 2], [made.EURO_HEAD, made.EURO_TAIL, 1]], finish=["length", "nan"], seed=1, scored=False
     )
+    first.teacher_logprobs[1], first.teacher_mode_ids[1] = float("nan"), -1  # one row that was not scored
     return [made.write_step(tmp_path, 1, first), made.write_step(tmp_path, 20, second, method="skd")]
 
 
