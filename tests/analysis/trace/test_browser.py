@@ -118,6 +118,14 @@ def test_values_that_the_file_does_not_have_are_called_so(open_page, tmp_path):
         assert page.is_disabled(f"#f-{name}")
 
 
+def test_skd_is_not_told_as_a_maximal_coupling(open_page, tmp_path):
+    path = made.write_step(tmp_path, 1, made.batch_of([[1, 2]]), method="skd")
+    page = open_page(
+        write_trace(tmp_path / "t.html", read_trace([path]), title="t", texts=None), "#step-000001.parquet/0/1"
+    )
+    assert "at most the chance of a correction" in card(page)
+
+
 def test_filters(open_page, trace_file):
     page = open_page(trace_file)
     assert page.inner_text(ROWS) == "7 completions, 5 corrections in 46 tokens (10.87 %)"
@@ -146,6 +154,19 @@ def test_filters(open_page, trace_file):
     page.select_option("#f-order", "corrections")
     counts = [text.split(" / ")[0] for text in page.locator(".row-count").all_inner_texts()]
     assert counts == ["3", "1", "1", "0", "0", "0", "0"]
+
+
+def test_the_list_has_only_the_rows_in_sight_and_a_new_order_begins_at_its_top(open_page, tmp_path):
+    path = made.write_step(tmp_path, 1, made.batch_of([[1]] * 999 + [[1, 2]]))
+    page = open_page(write_trace(tmp_path / "t.html", read_trace([path]), title="t", texts=None))
+    page.focus("#rows")
+    for _ in range(30):
+        page.keyboard.press("j")
+    assert page.evaluate("document.querySelector('#rows').scrollTop") > 0
+    assert page.locator(FIRST).count() < 40
+    page.select_option("#f-order", "long")
+    assert page.evaluate("document.querySelector('#rows').scrollTop") == 0
+    assert page.locator("[aria-posinset='1'] .row-count").inner_text() == "0 / 2"
 
 
 def test_search(open_page, trace_file):

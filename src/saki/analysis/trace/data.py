@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from saki.analysis.trace.vocabulary import TokenTexts
+from saki.methods import get_method, method_names
 from saki.rollout import RolloutFileError, read_rollout_table
 
 
@@ -63,7 +64,8 @@ class Trace:
         tokens: Distinct token ids.
         columns: ``committed`` [N] int32 into ``tokens``; ``proposal`` and ``mode`` [N] int32, see :data:`SAME`;
             ``corrected`` [N] uint8; the :data:`FLOATS` [N] float32; ``prompts`` [M] int32 into ``tokens``.
-        files: ``{"name", "method", "step"}`` of each file, method and step None where not recorded.
+        files: ``{"name", "method", "behavior", "step", "rows"}`` of each file, None where not recorded; the behavior of
+            a method that is not registered is not known.
         completions: C values each: ``file``, ``row``, ``start`` (first token in the columns), ``length``, ``prompt``,
             ``prompt_key``, ``sample``, ``finish``, ``version``, ``radius``, ``seed`` (text, 64 bits), ``correct``
             (None where not known).
@@ -204,7 +206,9 @@ def _read_file(path: Path, name: str, limit: int | None, judge: Judge | None) ->
         "seed": [None if seed is None else str(seed) for seed in table["seed"].to_pylist()],
         "correct": correct,
     }
-    described = {"name": name, "method": facts.get("method"), "step": step, "rows": total}
+    method = facts.get("method")
+    behavior = get_method(method).behavior if method in method_names() else None
+    described = {"name": name, "method": method, "behavior": behavior, "step": step, "rows": total}
     return _File(described, columns, values, prompt_ids)
 
 

@@ -120,7 +120,9 @@ class Inspector {
     };
     add("beta", "beta", "of the way to the teacher");
     add("KL(q‖p)", "kl", bounded ? `nats, at most ${number(each.radius)}` : "nats");
-    add("TV(p, q)", "tv", bounded ? `chance of a correction, at most ${number(bound)}` : "chance of a correction");
+    // SKD rejects what is not among the teacher's top k, so its corrections are no maximal coupling.
+    const chance = each.behavior === "skd" ? "at most the chance of a correction" : "chance of a correction";
+    add("TV(p, q)", "tv", bounded ? `${chance}, at most ${number(bound)}` : chance);
     add("Acceptance", "acceptance_probability", "chance of this proposal");
     return list;
   }

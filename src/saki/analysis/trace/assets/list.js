@@ -100,7 +100,7 @@ class List {
     byId("spacer").style.height = `${this.shown.length * ROW_HEIGHT}px`;
     this.box.scrollTop = 0;
     this.#render();
-    if (this.current) this.select(this.current);
+    this.#point();
   }
 
   search(pattern) {
@@ -184,13 +184,20 @@ class List {
     this.current = each;
     for (const row of this.rows.values()) row.setAttribute("aria-selected", Number(row.dataset.index) === each.index);
     const position = this.shown.indexOf(each);
-    if (position < 0) return this.box.removeAttribute("aria-activedescendant");
+    if (position < 0) return this.#point();
     const top = position * ROW_HEIGHT;
     if (top < this.box.scrollTop) this.box.scrollTop = top;
     const bottom = top + ROW_HEIGHT - this.box.clientHeight;
     if (bottom > this.box.scrollTop) this.box.scrollTop = bottom;
     this.#render();
-    return this.box.setAttribute("aria-activedescendant", `row-${each.index}`);
+    return this.#point();
+  }
+
+  // Tells assistive technology which row is the open one, as long as that row exists.
+  #point() {
+    const row = this.current && this.rows.get(this.shown.indexOf(this.current));
+    if (row) this.box.setAttribute("aria-activedescendant", row.id);
+    else this.box.removeAttribute("aria-activedescendant");
   }
 
   // The completion so many places further down; from one that does not match, the first that does.

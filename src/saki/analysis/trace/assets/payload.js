@@ -53,6 +53,6 @@ function completionsOf(data) {
       each[key] = completions[key][index];
     }
     const file = files[completions.file[index]];
-    return Object.assign(each, { file: file.name, method: file.method, step: file.step });
+    return Object.assign(each, { file: file.name, method: file.method, behavior: file.behavior, step: file.step });
   });
 }

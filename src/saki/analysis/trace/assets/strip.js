@@ -1,7 +1,7 @@
 // What a token can be shaded by, and the strip that shows it along a completion.
 
 const QUANTITIES = [
-  { key: "tv", name: "TV(p, q): chance of a correction", value: (c, i) => c.tv[i] },
+  { key: "tv", name: "TV(p, q)", value: (c, i) => c.tv[i] },
   { key: "kl", name: "KL(q‖p), nats", value: (c, i) => c.kl[i] },
   { key: "beta", name: "beta", value: (c, i) => c.beta[i], most: 1 },
   { key: "rejection", name: "chance that the proposal is rejected", value: (c, i) => 1 - c.acceptance_probability[i], most: 1 },
