@@ -88,3 +88,12 @@ def test_casts_to_the_engine_dtype():
     new = tiny_qwen3(VOCAB, seed=3)
     report = used.sync_student(plain_state(new), 1)
     assert report.checksum == model_checksum(plain_state(new.to(torch.bfloat16)))
+
+
+def test_checksum_of_several_pieces_is_that_of_one(monkeypatch):
+    tensor = torch.randn(7, 11, generator=torch.Generator().manual_seed(0))
+    whole = tensor_checksum(tensor)
+    monkeypatch.setattr("saki.rollout.sync._CHECKSUM_WORDS", 10)
+    assert tensor_checksum(tensor) == whole
+    words = tensor.view(torch.int32).flatten().tolist()
+    assert whole == sum(word * (2 * place + 1) for place, word in enumerate(words)) % 2**64

@@ -31,6 +31,7 @@ from saki.functional import pinsker_bound
 from saki.models import load_causal_lm, load_tokenizer
 from saki.rollout import read_rollouts
 from saki.training import SakiTrainer
+from saki.training.model_card import RunNames
 
 SUMMARY = "Distil the embedded student from the embedded teacher on this machine, and write a report."
 EXAMPLE = "saki demo --out runs/demo --json"
@@ -116,9 +117,15 @@ def run(argv: Sequence[str]) -> int:
         processing_class=tokenizer,
     )
     counts = AnnealCounts(trainer, TeacherForwards(teacher))
+    trainer.names = RunNames("lab/student", "lab/teacher", "lab", git_commit())
     trainer.train()
-    trainer.save_model(str(folder / "model"))
+    trainer.save_model()
     after = keep("after", measure(student, "student after"))
+    trainer.names.figures = {
+        f"Mean@8 of the {label}, %": percent(result.mean_at_k.value)
+        for label, result in (("initial student", before), ("student", after), ("teacher", of_teacher))
+    }
+    trainer.create_model_card()
     with ExitStack() as stack:
         trace = view_run(folder, tokenizer, graded_by("lab", tokenizer, stack, seed=args.seed), max_files=NUM_FILES)
     report = write_report(folder, decode=lambda ids: str(tokenizer.decode(ids)))

@@ -14,6 +14,7 @@ from saki.rollout.decoder import Decoder
 from saki.rollout.protocol import SyncReport
 
 _PROBE_LENGTH = 8
+_CHECKSUM_WORDS = 2**20
 _INTEGER_VIEW = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -23,9 +24,12 @@ class WeightSyncError(ValueError):
 
 def tensor_checksum(tensor: Tensor) -> int:
     """sum_i word_i * (2 i + 1) modulo 2**64 over the tensor's raw words; any single changed bit changes it."""
-    words = tensor.detach().contiguous().view(_INTEGER_VIEW[tensor.element_size()]).flatten().to(torch.int64)
-    weights = 2 * torch.arange(words.shape[0], device=words.device) + 1
-    return int((words * weights).sum()) % 2**64
+    words = tensor.detach().contiguous().view(_INTEGER_VIEW[tensor.element_size()]).flatten()
+    total = torch.zeros((), dtype=torch.int64, device=words.device)
+    for begin in range(0, words.shape[0], _CHECKSUM_WORDS):  # wide copies of a whole embedding would be gigabytes
+        piece = words[begin : begin + _CHECKSUM_WORDS].to(torch.int64)
+        total += (piece * (2 * torch.arange(begin, begin + piece.shape[0], device=words.device) + 1)).sum()
+    return int(total) % 2**64
 
 
 def model_checksum(named_tensors: Iterable[tuple[str, Tensor]]) -> str:
