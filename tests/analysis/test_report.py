@@ -72,6 +72,14 @@ def test_report_of_a_whole_run_is_one_safe_file(run_dir, hostile):
     assert not list(run_dir.glob(".*"))
 
 
+def test_samples_link_into_the_trace_page_where_it_lies_beside_the_report(run_dir):
+    (run_dir / "trace.html").write_text("")
+    outline = Outline(write_report(run_dir).read_text(encoding="utf-8"))
+    links = [value for name, value in outline.attributes if name == "href" and not value.startswith("#")]
+    assert links == ["trace.html#step-000001.parquet/1", "trace.html#step-000001.parquet/2"]  # most corrected first
+    assert outline.visible.count("This completion token by token") == 2
+
+
 def test_report_shows_what_was_run_and_the_results(run_dir):
     text = Outline(write_report(run_dir).read_text(encoding="utf-8")).visible
     assert "Run report: saki" in text

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from saki.analysis.study_results import Sample
-from saki.analysis.study_tables import study_tables, write_tables
+from saki.analysis.study_tables import steps_tables, study_tables, write_tables
 
 
 def arm(mean, seeds=(0, 1, 2), noise=0.0):
@@ -101,3 +101,23 @@ def test_two_students_share_the_main_tables(arms):
     assert names.count("table1_mean") == 1
     assert {"differences_one", "differences_two", "table6_placement_two"} <= set(names)
     assert {"SAKI (one)", "SAKI (two)"} <= set(rows(tables[0]))
+
+
+def test_a_table_over_steps(arms):
+    early = {label: each for label, each in arms.items() if label != "saki"}
+    (table,) = steps_tables({50: {"lab": arms}, 25: {"lab": early}}, 8)
+    found = rows(table)
+    assert found["Method"] == [
+        "Mean@8, step 25",
+        "Mean@8, step 50",
+        "Pass@8, step 25",
+        "Pass@8, step 50",
+        "seeds",
+    ]
+    assert "Teacher" not in found
+    assert found["SAKI"][0] == found["SAKI"][2] == "-"  # not evaluated at step 25
+    assert found["Random-TM"] == ["35.0 [35.0, 35.0]"] * 2 + ["100.0 [100.0, 100.0]"] * 2 + ["3"]
+    assert "**" in table.markdown()
+    assert steps_tables({50: {"lab": arms}}, 8) == []
+    both = steps_tables({step: {"one": arms, "two": arms} for step in (1, 2)}, 8)
+    assert [each.name for each in both] == ["steps_one", "steps_two"]

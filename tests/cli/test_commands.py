@@ -171,6 +171,8 @@ def test_demo(capsys, tmp_path):
     assert summary["teacher_q_forwards_after_anneal"] == 0
     assert summary["report"] == str(out / "report.html")
     assert "Pinsker" in (out / "report.html").read_text()
+    assert 'href="trace.html#step-' in (out / "report.html").read_text()
+    assert summary["trace"] == str(out / "trace.html")
 
 
 def test_lab(capsys):

@@ -141,6 +141,60 @@ def test_a_failed_run_is_said_at_once(tmp_path, capsys):
     assert "failed: lab-student/saki/seed-1: ValueError: no" in capsys.readouterr().err
 
 
+def test_tables_of_what_is_there(tmp_path, capsys):
+    """The teacher alone gives none; of two students the one without any run of its own is left out."""
+    path = write_study(tmp_path, students=["lab/habit", "lab/small"], evaluate_at=[1])
+    argv = ["study", str(path), "--tables_only", "--json", "--out", str(tmp_path / "out")]
+    runs = {run.folder: run for run in read_study(path).runs}
+
+    def finish(name, *steps):
+        run, folder = runs[name], tmp_path / "out" / "runs" / name
+        folder.mkdir(parents=True)
+        sets = {"sum_3": {"num_right": [0, 1, 2], "num_samples": 2, "truncated": 0.0}}
+        facts = {"train_cpu_seconds": 1.0, "evaluation_cpu_seconds": 1.0, "steps": dict.fromkeys(map(str, steps), sets)}
+        (folder / RESULT).write_text(json.dumps({"fingerprint": run.fingerprint, "run": run.to_json(), **facts}))
+
+    finish("lab-habit/teacher/seed-0", 0)
+    assert main(argv) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["tables"] == []
+    finish("lab-habit/saki/seed-1", 1, 4)
+    assert main(argv) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["finished"] == 2
+    text = (tmp_path / "out" / "tables.md").read_text()
+    assert "| SAKI | 50.0 | 50.0 |" in text
+    assert "| SAKI | **" not in text  # one method has no best
+    assert "Mean@2, step 1 | Mean@2, step 4" in text
+    assert "lab-small" not in text
+    assert (tmp_path / "out" / "tables" / "step-000001" / "table1_mean.csv").is_file()
+    assert main([*argv, "--only", "opd", "--only_students", "lab/small"]) == 0
+    board = capsys.readouterr().err
+    assert "lab-small" in board
+    assert "saki" not in board
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_is_reported_and_the_rest_go_on(tmp_path, capsys):
+    """The second student is not there; its runs fail, the first one's finish, and a stage leaves the others open."""
+    path = write_study(tmp_path, students=["lab/student", str(tmp_path / "gone")], max_steps=2, evaluate_at=[1])
+    out = tmp_path / "out"
+    stage = ["study", str(path), "--out", str(out), "--json", "--only", "opd", "--only_seeds", "0"]
+    assert main([*stage, "--only_students", "lab/student"]) == 0
+    first = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (first["finished"], first["failed"]) == (3, {})  # teacher, student, opd
+    assert main(["study", str(path), "--out", str(out), "--json", "--only_seeds", "0"]) == 1
+    captured = capsys.readouterr()
+    second = json.loads(captured.out.splitlines()[-1])
+    assert (second["finished"], second["finished_now"]) == (4, 1)
+    assert set(second["failed"]) == {"gone/student/seed-0", "gone/opd/seed-0", "gone/saki/seed-0"}
+    assert "failed: gone/opd/seed-0: " in captured.err
+    assert "3 of 11 runs failed; start the study again to retry" in captured.err
+    tables = (out / "tables.md").read_text()
+    assert "SAKI" in tables
+    assert "by step" in tables
+    assert (out / "tables" / "step-000001" / "table1_mean.csv").is_file()
+    assert (out / "runs" / "gone" / "opd" / "seed-0" / "failure.txt").is_file()
+
+
 def study_process(path, out):
     return subprocess.Popen(
         [sys.executable, "-m", "saki.cli.main", "study", str(path), "--out", str(out), "--json"],

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from saki.config.parsing import UsageError
-from saki.config.study import StudyRun, parse_seeds, read_study
+from saki.config.study import StudyRun, chosen_runs, parse_seeds, read_study
 from saki.methods import method_names
 
 ROOT = Path(__file__).parents[2]
@@ -100,11 +100,35 @@ def test_seeds(value, seeds):
         ({"evaluate_at": [200]}, "steps from 1 to 199"),
         ({"reference": "sakii"}, "reference 'sakii' is no label"),
         ({"students": ["a/x", "b/x"]}, "same folder name"),
+        ({"students": ["lab/habbit"]}, "no model 'lab/habbit' in the lab; did you mean 'lab/habit'"),
+        ({"teacher": ""}, "is empty"),
     ],
 )
 def test_mistakes(tmp_path, keys, message):
     with pytest.raises(UsageError, match=message):
         study(tmp_path, **keys)
+
+
+def test_a_stage_is_some_labels_seeds_and_students_with_the_models_as_they_are(tmp_path):
+    made = study(tmp_path, students=["lab/student", "lab/habit"], methods=["opd", "trb", "saki"])
+    assert chosen_runs(made) == made.runs
+    chosen = chosen_runs(made, "saki,opd", "1-2", "lab/habit")
+    assert [(run.label, run.student, run.seed) for run in chosen] == [
+        ("teacher", "lab/student", 0),
+        ("student", "lab/habit", 0),
+        ("opd", "lab/habit", 1),
+        ("saki", "lab/habit", 1),
+        ("opd", "lab/habit", 2),
+        ("saki", "lab/habit", 2),
+    ]
+    assert {run.folder.split("/")[0] for run in chosen} == {"lab-student", "lab-habit"}
+    for arguments, message in (
+        (("sakii",), "only names 'sakii', which is none of the study's; did you mean 'saki'"),
+        ((None, "9"), "only_seeds names 9"),
+        ((None, None, "lab/habit_2"), "only_students names 'lab/habit_2'"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            chosen_runs(made, *arguments)
 
 
 def test_the_smoke_study_holds_every_method():

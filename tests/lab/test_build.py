@@ -1,5 +1,7 @@
 import hashlib
 import json
+import re
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,13 +14,16 @@ from saki import lab
 from saki.lab.build import scores
 from saki.lab.corpus import IGNORED_LABEL, encode_rows
 from saki.lab.measure import MAX_COMPLETION_LENGTH, measure, sample_completions
-from saki.lab.problems import KINDS
-from saki.lab.recipes import STUDENT, TEACHER
+from saki.lab.problems import KINDS, Working
+from saki.lab.recipes import HABIT, RECIPES, STUDENT, TEACHER
 from saki.lab.supervise import new_model, train
 from saki.lab.tokenizer import EOS_ID, PAD_ID, build_tokenizer
 
-SHIPPED = [(lab.teacher_path(), TEACHER, 644_672), (lab.student_path(), STUDENT, 109_248)]
-shipped = pytest.mark.parametrize(("folder", "recipe", "num_parameters"), SHIPPED, ids=["teacher", "student"])
+SIZES = {"teacher": 644_672, "student": 109_248, "habit": 109_248, "habit_2": 109_248, "small": 68_144}
+SHIPPED = [(lab.shipped_path(recipe.name), recipe, SIZES[recipe.name]) for recipe in RECIPES]
+shipped = pytest.mark.parametrize(("folder", "recipe", "num_parameters"), SHIPPED, ids=lab.MODELS)
+STRENGTHS = {"teacher": (65, 95), "student": (5, 20), "habit": (12, 32), "habit_2": (23, 43), "small": (3, 20)}
+"""Mean@8 in percent on 8 problems a set: the value over 100 problems, give or take ten."""
 
 
 @pytest.fixture(autouse=True)
@@ -65,8 +70,9 @@ def test_stopping_and_padding_ids_agree_everywhere(folder, recipe, num_parameter
     assert (generation.temperature, generation.top_k, generation.top_p) == (1.0, 0, 1.0)
 
 
-@pytest.mark.parametrize(("folder", "low", "high"), [(SHIPPED[0][0], 65, 95), (SHIPPED[1][0], 5, 20)])
-def test_shipped_pair_is_as_strong_as_stated(folder, low, high):
+@pytest.mark.parametrize("name", lab.MODELS)
+def test_shipped_models_are_as_strong_as_stated(name):
+    folder, (low, high) = lab.shipped_path(name), STRENGTHS[name]
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     problems = [problem for name in lab.TEST_SETS for problem in lab.test_set(name, 8)]
@@ -102,10 +108,12 @@ def test_samples_stop_at_the_end_of_sequence_and_repeat_with_the_seed():
 
 def test_tiny_builds_are_bit_equal_and_leave_global_random_state_alone(tmp_path):
     state = torch.random.get_rng_state()
-    quick = {"progress": False, "teacher": TEACHER.shortened(1), "student": STUDENT.shortened(1), "num_problems": 0}
-    facts = [lab.build_pair(tmp_path / name, seed=seed, **quick) for name, seed in (("a", 1), ("b", 1), ("c", 2))]
+    recipes = [recipe.shortened(1) for recipe in (TEACHER, STUDENT, HABIT)]
+    quick = {"progress": False, "recipes": recipes, "num_problems": 0}
+    facts = [lab.build_models(tmp_path / name, seed=seed, **quick) for name, seed in (("a", 1), ("b", 1), ("c", 2))]
     assert torch.equal(torch.random.get_rng_state(), state)
-    for name in ("teacher", "student"):
+    assert [facts[0][recipe.name]["started_from"] for recipe in recipes] == ["", "", "built"]
+    for name in ("teacher", "student", "habit"):
         assert digest(tmp_path / "a" / name) == digest(tmp_path / "b" / name) != digest(tmp_path / "c" / name)
     assert json.loads((tmp_path / "a" / "build.json").read_text()) == facts[0]
     assert facts[0]["teacher"]["steps"] == len(TEACHER.phases)
@@ -123,7 +131,47 @@ def test_scores_name_every_test_set_and_their_average():
 def test_build_refuses_to_overwrite(tmp_path):
     (tmp_path / "student").mkdir()
     with pytest.raises(ValueError, match="already holds student"):
-        lab.build_pair(tmp_path)
+        lab.build_models(tmp_path)
+
+
+def test_a_recipe_goes_on_from_the_model_it_names(tmp_path):
+    still = replace(HABIT, phases=(replace(HABIT.phases[0], num_steps=0),))
+    facts = lab.build_models(tmp_path, progress=False, recipes=[still], num_problems=0)
+    assert facts["habit"]["started_from"] == "shipped"
+    assert digest(tmp_path / "habit") == digest(lab.student_path())  # no step taken: the shipped student's weights
+    with pytest.raises(ValueError, match="habit starts from student, got no folder of it"):
+        train(still, build_tokenizer())
+
+
+def test_the_facts_of_the_build_are_those_of_the_recipes():
+    facts = json.loads((lab.student_path().parent / "build.json").read_text())
+    assert list(facts) == list(lab.MODELS)
+    for recipe in RECIPES:
+        assert facts[recipe.name]["recipe"] == json.loads(json.dumps(asdict(recipe)))
+        assert facts[recipe.name]["parameters"] == SIZES[recipe.name]
+        assert facts[recipe.name]["steps"] == recipe.num_steps
+
+
+@pytest.mark.parametrize(("name", "broken", "kept"), [("habit", "sum_6", "gcd"), ("habit_2", "products_3", "sum_6")])
+def test_a_habit_is_wrong_with_confidence_where_it_applies(name, broken, kept):
+    """Where it applies its own rule is what it says, and elsewhere it is as able as a student can be."""
+    model = AutoModelForCausalLM.from_pretrained(lab.shipped_path(name), dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(lab.shipped_path(name))
+    habit = RECIPES[lab.MODELS.index(name)].phases[-1].habit
+    questions = lab.test_set(broken, 12)
+    wrong = []
+    for problem in questions:
+        numbers = tuple(map(int, re.findall(r"\d+", problem.prompt)))
+        _, answer = KINDS[broken].work_out(numbers, Working(habit=habit))
+        wrong.append(replace(problem, answer=answer))
+    assert [problem.answer for problem in wrong] != [problem.answer for problem in questions]
+    by_rule, right, elsewhere = (
+        measure(model, tokenizer, problems, torch.Generator().manual_seed(1)).mean_at_k
+        for problems in (wrong, questions, lab.test_set(kept, 12))
+    )
+    assert by_rule > 50
+    assert right < 15
+    assert elsewhere > 25
 
 
 def test_training_lowers_the_loss_from_that_of_a_uniform_guess():

@@ -42,6 +42,15 @@ def test_saki_routes_corrections_and_trb_does_not(batch):
     assert set(get_method("trb").route(batch)[batch.response_mask].tolist()) == {0}
 
 
+@pytest.mark.parametrize("name", ["random_tm", "tv_weighted_tm"])
+def test_controls_place_exactly_as_many_updates_as_there_are_corrections(name, batch):
+    routes = get_method(name).route(batch)
+    assert torch.equal((routes == 1).sum(dim=1), batch.correction_mask.sum(dim=1))
+    assert len(set(batch.correction_mask.sum(dim=1).tolist())) > 2  # trajectories differ in their number
+    assert not torch.equal(routes == 1, batch.correction_mask)
+    assert torch.equal(routes == -1, ~batch.response_mask)
+
+
 def test_unknown_names_point_to_the_nearest():
     with pytest.raises(UnknownMethodError, match="did you mean 'saki'"):
         get_method("sakki")

@@ -24,7 +24,7 @@ from transformers import modeling_utils
 import saki.rollout.storage
 import saki.training.callbacks
 import saki.training.rewind
-import saki.training.trainer
+import saki.training.whole_checkpoints
 from saki.cli.train import has_checkpoint
 from saki.files import append_text, write_text
 from saki.training import SakiConfig, SakiTrainer
@@ -80,7 +80,7 @@ class Killer:
         pq.write_table = self.halved("parquet", pq.write_table, 1)
         saki.training.callbacks.append_text = self.half_text("append", append_text)
         saki.training.rewind.write_text = self.half_text("cut", write_text)
-        saki.training.trainer.write_manifest = self.half_manifest
+        saki.training.whole_checkpoints.write_manifest = self.half_manifest
 
     @staticmethod
     def die() -> None:

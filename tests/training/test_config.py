@@ -1,8 +1,10 @@
 """The configuration: the paper's defaults, derived accumulation, one sentence per mistake."""
 
 import pytest
+import torch
 
-from saki.training import SakiConfig
+from saki.training import SakiConfig, SakiTrainer
+from tests.tiny import tiny_pair, tiny_rows, tiny_tokenizer
 
 
 def test_paper_defaults(tmp_path):
@@ -39,3 +41,32 @@ def test_paper_defaults(tmp_path):
 def test_mistakes(tmp_path, changes, message):
     with pytest.raises(ValueError, match=message):
         SakiConfig(output_dir=str(tmp_path), use_cpu=True, **changes)
+
+
+def test_gradient_checkpointing_by_its_old_name_warns_of_nothing_and_changes_nothing(tmp_path):
+    trained = []
+    for on in (False, True):
+        args = SakiConfig(
+            output_dir=str(tmp_path / str(on)),
+            gradient_checkpointing=on,
+            max_steps=1,
+            prompts_per_step=2,
+            num_generations=2,
+            per_device_train_batch_size=4,
+            max_completion_length=6,
+            learning_rate=1e-2,
+            report_to="none",
+            use_cpu=True,
+            disable_tqdm=True,
+        )
+        assert bool(args.gradient_checkpointing) == on
+        student, teacher = tiny_pair()
+        trainer = SakiTrainer(student, teacher, args, tiny_rows(4), processing_class=tiny_tokenizer())
+        calls = []
+        trainer.model.model.layers[0].mlp.register_forward_pre_hook(lambda *_, calls=calls: calls.append(1))
+        trainer.train()
+        trained.append((dict(trainer.model.named_parameters()), len(calls)))
+    (plain, once), (checkpointed, again) = trained
+    assert again == 2 * once  # the layers run once more in the backward pass
+    for name, parameter in plain.items():
+        torch.testing.assert_close(parameter, checkpointed[name], msg=name)

@@ -14,7 +14,7 @@ from transformers import modeling_utils
 
 import saki.config.parsing
 import saki.training.callbacks
-import saki.training.trainer
+import saki.training.whole_checkpoints
 from saki.cli.main import main
 from saki.files import DiskFullError
 from saki.rollout import read_rollouts
@@ -29,7 +29,7 @@ WRITERS = {
     "weights": (modeling_utils, "safe_save_file", 2),
     "rollout": (pq, "write_table", 4),
     "log line": (saki.training.callbacks, "append_text", 4),
-    "manifest": (saki.training.trainer, "write_manifest", 2),
+    "manifest": (saki.training.whole_checkpoints, "write_manifest", 2),
     "rename": (os, "replace", 6),
     "model": (modeling_utils, "safe_save_file", 4),
 }

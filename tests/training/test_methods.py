@@ -9,10 +9,11 @@ import torch
 from transformers import TrainerCallback
 
 from saki.functional import RowKeys, draw_teacher_samples, kl_divergence
-from saki.methods import get_method, method_names
+from saki.methods import Method, get_method, method_names
 from saki.models import plain_state
 from saki.rollout import read_rollouts
 from saki.training import CheckpointError, SakiConfig, SakiTrainer
+from saki.training.teacher import VocabularyTeacher
 from tests.tiny import VOCAB, tiny_pair, tiny_rows, tiny_tokenizer
 
 
@@ -118,6 +119,30 @@ def test_full_vocabulary_losses_are_those_of_plain_forwards(name, chunk, tmp_pat
     assert metrics(tmp_path)[0]["loss"] == pytest.approx(float(total.detach()) / batch.num_valid_tokens, rel=1e-6)
     for key, parameter in student.named_parameters():
         assert torch.allclose(keep.values[key], parameter.grad, atol=1e-10), key
+
+
+@pytest.mark.parametrize("name", ["opd_full", "saki_rkl_full", "vopd", "entropy_aware"])
+def test_whole_laws_exist_for_a_chunk_of_tokens_at_a_time(name, tmp_path, monkeypatch):
+    """Neither model's laws of a micro-batch exist at once, whatever the method's routing."""
+    rows = {"policy": [], "teacher": []}
+    of_method, of_teacher = Method.vocabulary_losses, VocabularyTeacher.logprobs
+
+    def losses(self, policy, *rest):
+        rows["policy"].append(len(policy))
+        return of_method(self, policy, *rest)
+
+    def laws_of(self, features, dtype):
+        rows["teacher"].append(len(features))
+        return of_teacher(self, features, dtype)
+
+    monkeypatch.setattr(Method, "vocabulary_losses", losses)
+    monkeypatch.setattr(VocabularyTeacher, "logprobs", laws_of)
+    trainer(tmp_path, name, loss_chunk_tokens=5).train()
+    tokens = read_rollouts(tmp_path / "rollouts" / "step-000001.parquet")[0].num_valid_tokens
+    assert tokens > 20
+    assert max(rows["policy"]) == 5
+    assert max(rows["teacher"]) <= 5
+    assert sum(rows["policy"]) >= tokens  # chunks are made again for the backward pass
 
 
 def test_exopd_with_lambda_one_is_opd_to_the_bit(tmp_path):

@@ -36,6 +36,7 @@ pre { overflow-x: auto; padding: .7rem; border: 1px solid var(--grid); }
 .sample del { color: var(--vermilion); text-decoration: line-through; }
 .sample ins { color: var(--blue); text-decoration: underline; font-weight: 700; }
 summary { cursor: pointer; }
+a { color: var(--blue); }
 @media print { body { max-width: none; padding: 0; font-size: 11pt; } figure, tr, .sample { break-inside: avoid; }
   h2 { break-after: avoid; } }
 """
@@ -110,6 +111,11 @@ def folded(summary: str, block: str) -> str:
 def preformatted(text: str) -> str:
     """Plain text as it stands."""
     return f"<pre>{escape(text)}</pre>"
+
+
+def link(text: str, target: str) -> str:
+    """A paragraph with one link to a file beside the page; both plain text."""
+    return f'<p class="faint"><a href="{escape(target)}">{escape(text)}</a></p>'
 
 
 def _class(kind: str) -> str:

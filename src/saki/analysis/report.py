@@ -13,6 +13,7 @@ from saki.analysis.page import facts, figure_block, folded, missing, page, prefo
 from saki.analysis.rollout_samples import Decode, samples_section
 from saki.analysis.run_facts import RunFacts, read_run_facts
 from saki.analysis.style import figure_context, figure_to_svg
+from saki.analysis.trace.page import TRACE_PAGE, trace_link
 from saki.files import write_text
 
 REPORT, CONFIG, METRICS, EVALUATION, ROLLOUTS = (
@@ -32,7 +33,7 @@ def write_report(run_dir: Path, *, evaluation: Mapping[str, Any] | None = None, 
 
     Args:
         run_dir: Folder of a run. Read where present: ``config.resolved.yaml``, ``metrics.jsonl``,
-            ``evaluation.json`` and ``rollouts/*.parquet``.
+            ``evaluation.json`` and ``rollouts/*.parquet``; samples link to ``trace.html`` where it is there.
         evaluation: ``{"before": ..., "after": ..., "teacher": ...}``, each the JSON of an evaluation result or
             None; read from ``evaluation.json`` if None.
         decode: Token ids to text, for the samples; without it their ids are shown.
@@ -60,7 +61,7 @@ def write_report(run_dir: Path, *, evaluation: Mapping[str, Any] | None = None, 
         _run_section(run_facts, notes),
         evaluation_section(results),
         *(_chart_section(chart, rows) for chart in CHARTS),
-        samples_section(run_dir / ROLLOUTS, decode),
+        samples_section(run_dir / ROLLOUTS, decode, trace_link if (run_dir / TRACE_PAGE).is_file() else None),
     ]
     path = run_dir / REPORT
     write_text(path, page(f"Run report: {method or 'method not recorded'}", lead, sections))

@@ -11,10 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from saki.analysis.page import missing, paragraph, section
+from saki.analysis.page import link, missing, paragraph, section
 
 Decode = Callable[[list[int]], str]
 """Token ids to text."""
+LinkTarget = Callable[[str, int], str]
+"""Name of a rollout file and a row in it to an address."""
 
 NUM_FILES = 8
 """Most files of rollouts that a report reads, evenly spaced over the run."""
@@ -80,12 +82,13 @@ def spaced(files: Sequence[Path], count: int = NUM_FILES) -> list[Path]:
     return [files[index] for index in np.linspace(0, len(files) - 1, count).round().astype(int)]
 
 
-def samples_section(folder: Path, decode: Decode | None) -> str:
+def samples_section(folder: Path, decode: Decode | None, target: LinkTarget | None = None) -> str:
     """Section of the most corrected samples; where there are none it says so.
 
     Args:
         folder: The ``rollouts`` folder of a run.
         decode: Token ids to text; without it ids are shown.
+        target: Where the trace page shows a sample; None where there is no such page.
     """
     title = "The most corrected completions"
     files = sorted(folder.glob("*.parquet"))
@@ -98,7 +101,11 @@ def samples_section(folder: Path, decode: Decode | None) -> str:
         return section(title, missing(f"No completion has a correction ({where})."))
     legend = f"Struck out: the student's rejected proposal. Underlined: what was committed instead. {where}."
     note = "" if decode else "Token ids are shown, since no decoder was given."
-    blocks = [block for sample in samples for block in (_heading(sample), _sample_html(sample, decode))]
+    blocks = []
+    for sample in samples:
+        blocks += [_heading(sample), _sample_html(sample, decode)]
+        if target is not None:
+            blocks.append(link("This completion token by token", target(sample.file, sample.row)))
     return section(title, paragraph(legend, "faint"), paragraph(note, "faint"), *blocks)
 
 

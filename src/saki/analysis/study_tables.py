@@ -131,6 +131,48 @@ def study_tables(students: Mapping[str, Arms], reference: str, k: int) -> list[T
     return tables
 
 
+def steps_tables(by_step: Mapping[int, Mapping[str, Arms]], k: int) -> list[Table]:
+    """How the macro average goes with the steps, a table a student; none where there is but one step.
+
+    Args:
+        by_step: By optimizer step and student, the arms as evaluated after it.
+        k: Samples a problem.
+    """
+    steps = sorted(by_step)
+    students = by_step[steps[-1]] if len(steps) > 1 else {}
+    tables = []
+    for student, arms in students.items():
+        labels = [label for label in arms if label not in UNTRAINED]
+        if not labels:
+            continue
+        values = {
+            (label, step, of): spread(getattr(by_step[step][student][label], of))
+            for label in labels
+            for step in steps
+            for of in ("mean", "passed")
+            if label in by_step[step].get(student, {})
+        }
+        columns = [(step, of) for of in ("mean", "passed") for step in steps]
+        ranks = [
+            _ranks({label: values[label, *column].value for label in labels if (label, *column) in values})
+            for column in columns
+        ]
+        rows = []
+        for label in labels:
+            cells = [
+                Cell(f"{_percent(values[label, *column])} {_interval(values[label, *column])}", rank.get(label, 0))
+                if (label, *column) in values
+                else Cell("-")
+                for column, rank in zip(columns, ranks, strict=True)
+            ]
+            rows.append((Cell(SHOWN.get(label, label)), *cells, Cell(str(len(arms[label].seeds)))))
+        titles = {"mean": f"Mean@{k}", "passed": f"Pass@{k}"}
+        header = ("Method", *(f"{titles[of]}, step {step}" for step, of in columns), "seeds")
+        caption = f"Macro average (%) by step, with 95% intervals over seeds and problems, {student}"
+        tables.append(Table(_own_name("steps", student, students), caption, header, tuple(rows)))
+    return tables
+
+
 def _main_table(students: Mapping[str, Arms], of: str, metric: str, name: str) -> Table:
     first = next(iter(next(iter(students.values())).values()))
     sets = list(getattr(first, of))

@@ -53,6 +53,7 @@ class TrainWork:
         steps: Timed steps; one before them warms up.
         learning_rate: Learning rate of AdamW.
         seed: Seed of both trainers.
+        compiled: Whether the forwards of saki's engine are compiled.
     """
 
     pair: BenchPair
@@ -62,6 +63,7 @@ class TrainWork:
     steps: int
     learning_rate: float = 1e-6
     seed: int = 0
+    compiled: bool = False
 
     def library_arguments(self, folder: Path) -> dict[str, Any]:
         """Arguments that both trainers get."""
@@ -102,7 +104,13 @@ def saki_steps(work: TrainWork, method: str, folder: Path) -> StepTimes:
     student.config.eos_token_id = tokenizer.eos_token_id  # the pair is resolved with it, and then ignores it
     spec = replace(resolve_pair(student, teacher, tokenizer, None), stop_token_ids=())
     resident = resident_engine(
-        student, teacher, spec, dtype=student.dtype, device=work.pair.device, max_batch_rows=work.batch_size
+        student,
+        teacher,
+        spec,
+        dtype=student.dtype,
+        device=work.pair.device,
+        max_batch_rows=work.batch_size,
+        compiled=work.compiled,
     )
     engine: RolloutEngine = TimedEngine(resident, times, work.length)
     trainer = SakiTrainer(
@@ -208,6 +216,7 @@ def bench_train(
     repeats: int = 3,
     steps: int = 3,
     seed: int = 0,
+    compiled: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Time optimizer steps of saki's methods and of TRL on the same work; arms alternate from repeat to repeat.
@@ -221,6 +230,7 @@ def bench_train(
         repeats: Trainings of each arm.
         steps: Timed steps of a training, after one to warm up.
         seed: Seed of prompts and trainers.
+        compiled: Whether the forwards of saki's engine are compiled.
         progress: Told what runs.
 
     Returns:
@@ -236,7 +246,7 @@ def bench_train(
     say = progress or (lambda _: None)
     prompts = pair.prompt_ids((steps + 1) * batch_size, prompt_length, seed)
     texts = tuple(str(pair.tokenizer.decode(list(ids))) for ids in prompts)
-    work = TrainWork(pair, texts, batch_size, length, steps, seed=seed)
+    work = TrainWork(pair, texts, batch_size, length, steps, seed=seed, compiled=compiled)
     arms: dict[str, Callable[[Path], StepTimes]] = {
         "trl": lambda folder: trl_steps(work, folder),
         **{name: (lambda folder, name=name: saki_steps(work, name, folder)) for name in methods},  # type: ignore[misc]

@@ -155,6 +155,7 @@ def _train(args: BenchTrainArguments, say: Callable[[str], None]) -> tuple[dict[
         repeats=args.repeats,
         steps=args.steps,
         seed=args.seed,
+        compiled=args.compile,
         progress=say,
     )
     return result, train_table(result)

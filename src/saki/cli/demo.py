@@ -7,6 +7,7 @@ import math
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,11 @@ from transformers import PreTrainedModel
 
 from saki import lab
 from saki.analysis.report import write_report
+from saki.analysis.rollout_samples import NUM_FILES
 from saki.cli.console import fresh_folder, git_commit, print_json, progress_bar, run_facts
 from saki.cli.engines import model_engine
+from saki.cli.view import view_run
+from saki.cli.view_verdicts import graded_by
 from saki.config import CommandParser, write_resolved
 from saki.config.commands import CommonArguments, DemoArguments
 from saki.config.recipes import lab_config
@@ -27,6 +31,7 @@ from saki.functional import pinsker_bound
 from saki.models import load_causal_lm, load_tokenizer
 from saki.rollout import read_rollouts
 from saki.training import SakiTrainer
+from saki.training.model_card import RunNames
 
 SUMMARY = "Distil the embedded student from the embedded teacher on this machine, and write a report."
 EXAMPLE = "saki demo --out runs/demo --json"
@@ -112,9 +117,17 @@ def run(argv: Sequence[str]) -> int:
         processing_class=tokenizer,
     )
     counts = AnnealCounts(trainer, TeacherForwards(teacher))
+    trainer.names = RunNames("lab/student", "lab/teacher", "lab", git_commit())
     trainer.train()
-    trainer.save_model(str(folder / "model"))
+    trainer.save_model()
     after = keep("after", measure(student, "student after"))
+    trainer.names.figures = {
+        f"Mean@8 of the {label}, %": percent(result.mean_at_k.value)
+        for label, result in (("initial student", before), ("student", after), ("teacher", of_teacher))
+    }
+    trainer.create_model_card()
+    with ExitStack() as stack:
+        trace = view_run(folder, tokenizer, graded_by("lab", tokenizer, stack, seed=args.seed), max_files=NUM_FILES)
     report = write_report(folder, decode=lambda ids: str(tokenizer.decode(ids)))
     print()
     print(text_table({"student before": before, "student after": after, "teacher": of_teacher}))
@@ -127,6 +140,7 @@ def run(argv: Sequence[str]) -> int:
     else:
         print(f"no radius bounds the corrections of {args.method}")
     print(f"teacher forwards for the bridge: {counts.during} while annealing, {counts.after} after")
+    print(f"trace:  {trace}")
     print(f"report: {report}   ({seconds:.0f} s)")
     if common.json:
         print_json(
@@ -141,6 +155,7 @@ def run(argv: Sequence[str]) -> int:
                 "teacher_q_forwards_after_anneal": counts.after,
                 "seconds": round(seconds, 1),
                 "report": str(report),
+                "trace": str(trace),
                 "method": args.method,
                 "commit": git_commit(),
             }

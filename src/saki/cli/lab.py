@@ -1,4 +1,4 @@
-"""``saki lab``: the embedded pair."""
+"""``saki lab``: the embedded models."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from saki.cli.console import fresh_folder, print_json
 from saki.config import CommandParser, UsageError
 from saki.config.commands import CommonArguments, LabBuildArguments
 
-SUMMARY = "Rebuild the embedded teacher and student from a seed (about a quarter of an hour on one core)."
+SUMMARY = "Rebuild the embedded models from a seed (all of them: about 25 minutes on one core)."
 EXAMPLE = "saki lab build --seed 0 --out runs/lab"
 USAGE = """usage: saki lab [build] [--key value ...]
 
-saki lab          where the embedded pair lies, and its held-out sets
-saki lab build    rebuild teacher and student from a seed; saki lab build --help shows the options
+saki lab          where the embedded models lie, and the held-out sets
+saki lab build    rebuild the models, or some of them, from a seed; saki lab build --help shows the options
 example: saki lab build --seed 0 --out runs/lab"""
 
 
@@ -27,8 +27,7 @@ def run(argv: Sequence[str]) -> int:
         return build(argv[1:])
     (common,) = CommandParser([CommonArguments], "saki lab", SUMMARY, EXAMPLE).parse(argv)
     facts = {
-        "student": str(lab.student_path()),
-        "teacher": str(lab.teacher_path()),
+        **{name: str(lab.shipped_path(name)) for name in lab.MODELS},
         "test_sets": list(lab.TEST_SETS),
     }
     for name, value in facts.items():
@@ -46,11 +45,12 @@ def build(argv: Sequence[str]) -> int:
     parser = CommandParser([CommonArguments, LabBuildArguments], "saki lab build", SUMMARY, EXAMPLE)
     common, args = parser.parse(argv)
     if not common.out:
-        raise UsageError("saki lab build needs --out DIR to write the two models to")
+        raise UsageError("saki lab build needs --out DIR to write the models to")
     folder = fresh_folder(common.out, "saki lab build")
     folder.mkdir(parents=True, exist_ok=True)
-    facts = lab.build_pair(folder, seed=args.seed, progress=True, num_problems=args.num_problems)
-    print(f"teacher and student written to {folder}")
+    recipes = [recipe for recipe in lab.RECIPES if recipe.name in args.model_names]
+    facts = lab.build_models(folder, args.seed, progress=True, recipes=recipes, num_problems=args.num_problems)
+    print(f"{', '.join(facts)} written to {folder}")
     if common.json:
         print_json(facts)
     return 0

@@ -14,8 +14,11 @@ from saki.cli.signals import Terminated, exit_code, sigterm_interrupts
 
 COMMANDS = {
     "demo": "distil the embedded pair and write a report",
+    "data": "prepare prompts: check, filter and order them, and count what was dropped",
+    "teacher": "train a teacher by GRPO with a rule-based reward",
     "train": "distil a teacher into a student",
     "rollout": "sample completions under a method's behavior policy",
+    "view": "write rollouts as a page in which each token shows what happened to it",
     "eval": "evaluate a model alone on benchmarks",
     "verify": "certify that the engine samples the exact law with a pair of models",
     "study": "compare methods over seeds and students, with intervals",

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from saki.cli.console import fresh_folder, print_json
 from saki.config import CommandParser
-from saki.config.commands import CommonArguments, PlanArguments
+from saki.config.commands import CommonArguments
+from saki.config.planning import PlanArguments
 from saki.config.sources import model_path
 from saki.files import write_text
 from saki.planning import PRESETS, Device, Plan, PlanRequest, load_shape, make_plan

@@ -12,15 +12,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from saki.analysis.study_results import Sample, SetScore, gather, write_results
-from saki.analysis.study_tables import Table, study_tables, write_tables
+from saki.analysis.study_results import SetScore, gather, write_results
+from saki.analysis.study_tables import Arms, steps_tables, study_tables, write_tables
 from saki.cli.console import git_commit, print_json
 from saki.cli.study_board import Board
 from saki.cli.study_pool import WorkerPool
 from saki.cli.study_run import finished, scores
 from saki.config import CommandParser, UsageError
 from saki.config.commands import CommonArguments, StudyArguments
-from saki.config.study import STUDENT, TEACHER, Study, StudyRun, folder_name, read_study
+from saki.config.study import STUDENT, TEACHER, Study, StudyRun, chosen_runs, folder_name, read_study
 
 logger = logging.getLogger(__name__)
 
@@ -45,14 +45,15 @@ def run(argv: Sequence[str]) -> int:
     if args.jobs < 1:
         raise UsageError(f"jobs must be at least 1, got {args.jobs}")
     study = read_study(path)
+    chosen = chosen_runs(study, args.only, args.only_seeds, args.only_students)
     folder = Path(common.out or f"runs/{path.stem}")
     begin = time.perf_counter()
     with _claimed(folder):
         (folder / "study.yaml").write_text(path.read_text())
         done = [each for each in study.runs if finished(each, _folder(folder, each))]
-        waiting = [each for each in study.runs if each not in done]
+        waiting = [each for each in chosen if each not in done]
         pool = WorkerPool([] if args.tables_only else waiting, folder, args.jobs)
-        board = Board(study.runs, done, args.jobs)
+        board = Board(chosen, [each for each in done if each in chosen], args.jobs)
         try:
             with _terminable():
                 pool.carry_out(board.show)
@@ -68,6 +69,7 @@ def run(argv: Sequence[str]) -> int:
         print_json(
             {
                 "runs": len(study.runs),
+                "chosen": len(chosen),
                 "finished": len(complete),
                 "finished_now": len(pool.state.finished),
                 "failed": {each.folder: reason for each, reason in failed},
@@ -93,9 +95,15 @@ def write_tables_of(study: Study, complete: Sequence[StudyRun], folder: Path) ->
         return []
     write_results(folder / "results.parquet", found)
     written: list[Path] = []
-    for step in sorted({score.step for score in found if score.method}) or [0]:
-        last = step == max(score.step for score in found)
-        tables = study_tables_at(study, found, None if last else step)
+    steps = sorted({score.step for score in found if score.method}) or [0]
+    samples = {step: samples_at(study, found, None if step == steps[-1] else step) for step in steps}
+    if not samples[steps[-1]]:  # the teacher alone makes no table
+        return []
+    num_samples = found[0].num_samples
+    for step in steps:
+        last = step == steps[-1]
+        tables = study_tables(samples[step], study.reference, num_samples)
+        tables += steps_tables(samples, num_samples) if last else []
         target = folder / "tables" if last else folder / "tables" / f"step-{step:06d}"
         paths = write_tables(target, tables)
         if last:
@@ -104,9 +112,9 @@ def write_tables_of(study: Study, complete: Sequence[StudyRun], folder: Path) ->
     return written
 
 
-def study_tables_at(study: Study, found: Sequence[SetScore], step: int | None) -> list[Table]:
-    """Tables after a step; None for the last."""
-    students: dict[str, dict[str, Sample]] = {}
+def samples_at(study: Study, found: Sequence[SetScore], step: int | None) -> dict[str, Arms]:
+    """By student, what its arms measured after a step; None for the last."""
+    students: dict[str, Arms] = {}
     for student in study.students:
         name = folder_name(student)
         arms = {
@@ -115,9 +123,9 @@ def study_tables_at(study: Study, found: Sequence[SetScore], step: int | None) -
             **{arm.label: gather(found, name, arm.label, step) for arm in study.arms},
         }
         known = {label: sample for label, sample in arms.items() if sample is not None}
-        if known:
+        if set(known) - {TEACHER}:
             students[name] = known
-    return study_tables(students, study.reference, found[0].num_samples)
+    return students
 
 
 def _folder(folder: Path, run: StudyRun) -> Path:

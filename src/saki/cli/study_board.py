@@ -17,7 +17,7 @@ class Board:
     """Shows a pool's state: redrawn in place on a terminal, a line a minute elsewhere.
 
     Args:
-        runs: All runs of the study.
+        runs: Runs of the study, or of a stage of it.
         done: Runs that were finished before.
         jobs: Processes at once.
         stream: Where to.

@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from saki.analysis.study_results import SetScore
-from saki.cli.console import run_facts
+from saki.cli.console import git_commit, run_facts
 from saki.cli.engines import model_engine
 from saki.config import write_resolved
 from saki.config.sources import model_path, prompt_rows
@@ -33,6 +33,7 @@ from saki.files import write_text
 from saki.models import load_causal_lm, load_tokenizer
 from saki.training import CheckpointError, SakiConfig, SakiTrainer
 from saki.training.checkpoint import list_checkpoints
+from saki.training.model_card import RunNames
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +98,8 @@ def _train(
         model.load_state_dict(initial)
         trainer = _trainer(run, run.config(str(folder)), model, tokenizer, evaluations, report)
         trainer.train()
-    trainer.save_model(str(folder / "model"))
+    trainer.names = RunNames(run.student, run.teacher, run.dataset, git_commit())
+    trainer.save_model()
 
 
 def _trainer(

@@ -20,6 +20,7 @@ from saki.config.sources import grader, model_path, prompt_rows
 from saki.models import compare_tokenizers, load_causal_lm, load_tokenizer
 from saki.training import SakiConfig, SakiTrainer, StopOnSignal
 from saki.training.checkpoint import list_checkpoints
+from saki.training.model_card import RunNames
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +73,7 @@ def run(argv: Sequence[str]) -> int:
         peft_config=peft_config,
         callbacks=[SettingsCallback(folder / "config.resolved.yaml", common, args, config), stop],
     )
+    trainer.names = RunNames(args.model, args.teacher_model, args.dataset, git_commit())
     with stop:
         outcome = trainer.train(resume_from_checkpoint=args.resume and has_checkpoint(folder))
     if stop.stopped_by is not None:
@@ -82,7 +84,7 @@ def run(argv: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return exit_code(stop.stopped_by)
-    trainer.save_model(str(folder / "model"))
+    trainer.save_model()
     report = write_report(folder, decode=lambda ids: str(tokenizer.decode(ids)))
     print(f"model: {folder / 'model'}   report: {report}")
     if common.json:

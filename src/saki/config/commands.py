@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 
+from saki import lab
 from saki.config.sources import LAB_PROMPTS, LAB_STUDENT, LAB_TEACHER, check_model_name, check_prompts_name
 from saki.methods import get_method
 from saki.types import check_number
+from saki.types.exact import did_you_mean
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 """Dtypes that the engines run in."""
@@ -75,7 +77,7 @@ class CommonArguments:
 class PairArguments:
     """Which models."""
 
-    model: str = option(LAB_STUDENT, "Student: a folder, a hub name, or lab/student.")
+    model: str = option(LAB_STUDENT, "Student: a folder, a hub name, or one of the lab: lab/student, lab/habit, ...")
     teacher_model: str = option(LAB_TEACHER, "Teacher: a folder, a hub name, or lab/teacher.")
     revision: str | None = option(None, "Revision of the student on the hub.")
     trust_remote_code: bool = option(False, "Run code that a model folder brings along.")
@@ -90,7 +92,7 @@ class PairArguments:
 class TrainArguments:
     """``saki train``."""
 
-    model: str | None = option(None, "Student: a folder, a hub name, or lab/student.")
+    model: str | None = option(None, "Student: a folder, a hub name, or one of the lab: lab/student, lab/habit, ...")
     teacher_model: str | None = option(None, "Teacher: a folder, a hub name, or lab/teacher.")
     teacher_dtype: str = option("auto", "Dtype of the teacher: auto (as stored), float32, bfloat16.")
     revision: str | None = option(None, "Revision of the student on the hub.")
@@ -153,7 +155,7 @@ class RolloutArguments(PairArguments):
 class EvalArguments:
     """``saki eval``."""
 
-    model: str = option(LAB_STUDENT, "Model: a folder (a LoRA adapter, too), a hub name, lab/student or lab/teacher.")
+    model: str = option(LAB_STUDENT, "Model: a folder (a LoRA adapter, too), a hub name, lab/student, lab/teacher, ...")
     benchmarks: str = option(
         "lab",
         "Benchmarks, separated by commas: lab or paper for all seven of either, names of them, FILE.yaml, or "
@@ -263,6 +265,9 @@ class StudyArguments:
 
     jobs: int = option(1, "Processes at once, each with one thread.")
     tables_only: bool = option(False, "Train nothing: write the tables of the runs that are finished.")
+    only: str | None = option(None, "Carry out the runs of these labels alone, joined by commas; the rest stay open.")
+    only_seeds: str | None = option(None, "Carry out the runs of these seeds alone, for example 300-307.")
+    only_students: str | None = option(None, "Carry out the runs of these students alone, joined by commas.")
 
 
 @dataclass
@@ -346,6 +351,7 @@ class BenchTrainArguments(BenchPairArguments):
     max_completion_length: int = option(64, "Forced tokens of each completion.")
     methods: str = option("opd,opd_full", "Methods of saki to time beside TRL, separated by commas.")
     steps: int = option(3, "Timed steps of each training, after one to warm up.")
+    compile: bool = option(False, "Compile the forwards of saki's engine (in the step to warm up).")
 
     def __post_init__(self) -> None:
         """Refuse what can be refused without making anything."""
@@ -361,40 +367,17 @@ class LabBuildArguments:
 
     seed: int = option(0, "Seed of corpora and weights.")
     num_problems: int = option(100, "Problems per test set for the closing measurement.")
+    models: str = option("all", f"What to build, joined by commas: {', '.join(lab.MODELS)}; or all.")
 
     def __post_init__(self) -> None:
         """Refuse what can be refused without loading anything."""
         check_counts(self, seed=0, num_problems=1)
+        for name in self.model_names:
+            if name not in lab.MODELS:
+                hint = did_you_mean(name, lab.MODELS, f"choose among {', '.join(lab.MODELS)}, or all")
+                raise ValueError(f"unknown model {name!r} in models; {hint}")
 
-
-@dataclass
-class PlanArguments:
-    """``saki plan``."""
-
-    model: str = option("qwen3-1.7b", "Student: a short name, a folder, a file of config fields, or a hub name.")
-    teacher_model: str = option("qwen3-4b", "Teacher, likewise.")
-    task: str = option("train", "What to plan: train, or rollout alone.")
-    device: str = option("h100", "Device: h200, h100, a100, a800 or cpu-1-core.")
-    num_devices: int = option(1, "Devices in all.")
-    layout: str = option("colocated", "colocated, or split into actors and engines.")
-    engine_devices: int | None = option(None, "Engines of the split layout; by default half.")
-    device_memory_gb: float | None = option(None, "Memory of a device instead of the preset's, 1e9 bytes.")
-    bandwidth_gb_s: float | None = option(None, "Memory bandwidth instead of the preset's, 1e9 bytes a second.")
-    tflops: float | None = option(None, "Peak 16-bit FLOP/s instead of the preset's, 1e12.")
-    prompts_per_step: int = option(64, "Prompts of a step, over all devices.")
-    num_generations: int = option(8, "Completions per prompt.")
-    prompt_length: int = option(1024, "Tokens of a prompt.")
-    max_completion_length: int = option(7168, "Most tokens per completion.")
-    mean_completion_length: float | None = option(None, "Mean tokens per completion; by default the most.")
-    rollout_batch_rows: int = option(64, "Completions that roll out together on an engine.")
-    block_size: int = option(8, "Proposals per verification wave (K).")
-    trust_region_radius: float = option(0.02, "Bound on KL(q||p), nats.")
-    correction_rate: float | None = option(None, "Share of corrected tokens; by default 0.7 of sqrt(radius / 2).")
-    rollout_dtype: str = option("bfloat16", "Dtype of the engine's student.")
-    teacher_dtype: str = option("bfloat16", "Dtype of the teacher.")
-    bf16: bool = option(True, "bfloat16 autocast for the update.")
-    gradient_checkpointing: bool = option(False, "Keep the input of each layer only.")
-    shard: bool = option(False, "Spread weights, gradients and AdamW states over the updating devices.")
-    per_device_train_batch_size: int = option(8, "Completions per micro-batch.")
-    loss_chunk_tokens: int = option(1024, "Tokens whose logits exist at once in the loss.")
-    launch_us: float = option(0.0, "Microseconds of the host per layer and forward; 0 for captured graphs.")
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """Names of the models to build."""
+        return lab.MODELS if self.models == "all" else tuple(name.strip() for name in self.models.split(","))

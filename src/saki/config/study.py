@@ -14,7 +14,7 @@ from typing import Any
 from saki import lab
 from saki.config.parsing import UsageError, read_yaml
 from saki.config.recipes import lab_config
-from saki.config.sources import LAB_PROMPTS, LAB_STUDENT, LAB_TEACHER
+from saki.config.sources import LAB_MODELS, LAB_PROMPTS, LAB_STUDENT, LAB_TEACHER, check_model_name
 from saki.training import SakiConfig
 from saki.types.exact import did_you_mean
 
@@ -190,6 +190,11 @@ def read_study(path: Path) -> Study:
     if reference not in labels:
         raise UsageError(f"reference {reference!r} is no label of {path}; {_hint(reference, labels)}")
     students, seeds = tuple(keys.students), parse_seeds(keys.seeds)
+    for name in (keys.teacher, *students):
+        try:
+            check_model_name("a model", name)
+        except ValueError as error:
+            raise UsageError(f"{error} ({path})") from error
     if len({folder_name(student) for student in students}) < len(students):
         raise UsageError(f"two students of {path} have the same folder name; rename one of the folders")
     study = Study(arms, seeds, students, reference, _runs(keys, arms, seeds))
@@ -199,6 +204,42 @@ def read_study(path: Path) -> Study:
         except (ValueError, TypeError) as error:
             raise UsageError(f"{arm.label} of {path}: {error}") from error
     return study
+
+
+def chosen_runs(
+    study: Study, labels: str | None = None, seeds: str | None = None, students: str | None = None
+) -> tuple[StudyRun, ...]:
+    """The runs of a stage: some labels, seeds and students, with these students and the teacher as they are.
+
+    Args:
+        study: The study.
+        labels: Labels joined by commas, or None for all.
+        seeds: As for :func:`parse_seeds`, or None for all.
+        students: Students joined by commas, or None for all.
+
+    Raises:
+        UsageError: If one of them is none of the study's.
+    """
+    of_labels = _chosen("only", labels, [arm.label for arm in study.arms])
+    of_students = _chosen("only_students", students, study.students)
+    of_seeds = study.seeds if seeds is None else parse_seeds(seeds)
+    missing = [seed for seed in of_seeds if seed not in study.seeds]
+    if missing:
+        raise UsageError(f"only_seeds names {missing[0]}, which is none of the study's seeds; add it to the file")
+    return tuple(
+        run
+        for run in study.runs
+        if run.label == TEACHER
+        or (run.student in of_students and (not run.trains or (run.label in of_labels and run.seed in of_seeds)))
+    )
+
+
+def _chosen(option: str, value: str | None, known: Sequence[str]) -> Sequence[str]:
+    names = known if value is None else [name.strip() for name in value.split(",")]
+    for name in names:
+        if name not in known:
+            raise UsageError(f"{option} names {name!r}, which is none of the study's; {_hint(name, known)}")
+    return names
 
 
 def parse_seeds(value: Any) -> tuple[int, ...]:
@@ -221,8 +262,8 @@ def parse_seeds(value: Any) -> tuple[int, ...]:
 
 
 def folder_name(student: str) -> str:
-    """A student's name as one folder: the name itself for lab/student, the last part of a path."""
-    return "lab-student" if student == LAB_STUDENT else Path(student).name.replace(" ", "_")
+    """A student's name as one folder: lab-student for lab/student and its like, the last part of another path."""
+    return student.replace("/", "-") if student in LAB_MODELS else Path(student).name.replace(" ", "_")
 
 
 def _runs(keys: StudyKeys, arms: Sequence[StudyArm], seeds: Sequence[int]) -> tuple[StudyRun, ...]:

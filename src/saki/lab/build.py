@@ -1,16 +1,18 @@
-"""Builds the embedded pair from nothing and writes it as two Hugging Face folders."""
+"""Builds the embedded models from nothing and writes each as a Hugging Face folder."""
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from saki.files import whole_folder, write_text
-from saki.lab.recipes import STUDENT, TEACHER, Recipe
+from saki.lab.recipes import RECIPES, Recipe
+from saki.lab.shipped import shipped_path
 from saki.lab.splits import TEST_SETS, test_set
 
 if TYPE_CHECKING:
@@ -19,64 +21,75 @@ if TYPE_CHECKING:
 FACTS_FILE = "build.json"
 
 
-def build_pair(
+def build_models(
     out_dir: str | Path,
     seed: int = 0,
     progress: bool | None = None,
     *,
-    teacher: Recipe = TEACHER,
-    student: Recipe = STUDENT,
+    recipes: Sequence[Recipe] = RECIPES,
     num_problems: int = 100,
 ) -> dict[str, Any]:
-    """Train the teacher and the student, save both and measure them as saved.
+    """Train the embedded models, save them and measure them as saved.
 
-    ``out_dir`` receives ``teacher/`` and ``student/`` (config, generation config, bfloat16 safetensors weights,
-    tokenizer) and ``build.json`` with the returned facts. Each model is saved as soon as it is trained. It takes
-    about a quarter of an hour of one CPU core.
+    ``out_dir`` receives a folder for each (config, generation config, bfloat16 safetensors weights, tokenizer) and
+    ``build.json`` with the returned facts. Each model is saved as soon as it is trained. All of them take about 25
+    minutes of one CPU core. A recipe that starts from another one's model takes the one built in the same call, and
+    the shipped one (seed 0) where the call does not build it; the facts say which.
 
     Args:
         out_dir: Folder to write to; made if missing.
         seed: Seed of weights, corpora and measurement. The same seed gives the same weights bit for bit on one
             kind of machine with one number of threads and one version of torch.
         progress: True shows a progress bar with rate and time left, False none; None shows it on a terminal.
-        teacher: Recipe of the teacher.
-        student: Recipe of the student.
+        recipes: What to build, in this order.
         num_problems: Test problems a set in the measurement (8 samples each); 0 skips it.
 
     Returns:
-        Facts under ``teacher`` and ``student``: seed, steps, seconds, threads, versions, parameters, recipe, and
-        ``scores``, the Mean@8 and Pass@8 in percent for every test set and on average (``macro``).
+        Facts under each recipe's name: seed, steps, seconds, threads, versions, parameters, recipe, the model it
+        started from (``built``, ``shipped`` or empty), and ``scores``, the Mean@8 and Pass@8 in percent for every
+        test set and on average (``macro``).
 
     Raises:
-        ValueError: If ``out_dir`` already holds a ``teacher`` or ``student`` folder.
+        ValueError: If ``out_dir`` already holds one of the folders.
     """
     out_dir = Path(out_dir)
-    recipes = (teacher, student)
     taken = [recipe.name for recipe in recipes if (out_dir / recipe.name).exists()]
     if taken:
         raise ValueError(f"{out_dir} already holds {' and '.join(taken)}; choose another folder or remove them")
     out_dir.mkdir(parents=True, exist_ok=True)
     facts: dict[str, Any] = {}
     for recipe in recipes:
-        facts[recipe.name] = build_model(recipe, out_dir / recipe.name, seed, progress, num_problems)
+        built = recipe.starts_from in facts
+        start = None
+        if recipe.starts_from:
+            start = out_dir / recipe.starts_from if built else shipped_path(recipe.starts_from)
+        made = build_model(recipe, out_dir / recipe.name, seed, progress, num_problems, start)
+        origin = "" if start is None else "built" if built else "shipped"
+        facts[recipe.name] = {**made, "started_from": origin}
         write_text(out_dir / FACTS_FILE, json.dumps(facts, indent=2) + "\n")
     return facts
 
 
 def build_model(
-    recipe: Recipe, folder: Path, seed: int = 0, progress: bool | None = None, num_problems: int = 100
+    recipe: Recipe,
+    folder: Path,
+    seed: int = 0,
+    progress: bool | None = None,
+    num_problems: int = 100,
+    start: Path | None = None,
 ) -> dict[str, Any]:
-    """Train, save and measure one model of the pair; the two do not depend on each other.
+    """Train, save and measure one model.
 
     Args:
         recipe: What to train and how.
         folder: Folder to write to; made if missing.
         seed: Seed of weights, corpus and measurement.
-        progress: As in `build_pair`.
-        num_problems: As in `build_pair`.
+        progress: As in `build_models`.
+        num_problems: As in `build_models`.
+        start: Folder of the model to start from, for a recipe that starts from another.
 
     Returns:
-        Facts of the build, as `build_pair` returns them for each model.
+        Facts of the build, as `build_models` returns them for each model, but where it started from.
     """
     import torch
     import transformers
@@ -94,7 +107,7 @@ def build_model(
             bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
             bar.update()
 
-        model = train(recipe, tokenizer, seed, advance)
+        model = train(recipe, tokenizer, seed, advance, start)
     seconds = time.perf_counter() - started
     save(model, tokenizer, folder)
     return {

@@ -17,20 +17,23 @@ IGNORED_LABEL = -100
 """Label of positions without a loss."""
 
 
-def training_texts(rng: random.Random, slip_share: float, slip_rate: float) -> Iterator[tuple[str, str]]:
+def training_texts(
+    rng: random.Random, slip_share: float, slip_rate: float, habit: str = ""
+) -> Iterator[tuple[str, str]]:
     """Yield (prompt, completion) pairs of the training split without end.
 
     Args:
         rng: Source of questions and slips; the iterator advances it as it goes.
         slip_share: Share of completions that carry slips, in [0, 1].
         slip_rate: Probability that a step of such a completion goes wrong, in [0, 1].
+        habit: Wrong habit of every completion, a key of `saki.lab.habits.HABITS`.
 
     Yields:
         A prompt and its worked completion, without the end-of-sequence token.
     """
     for kind, numbers in training_questions(rng):
         slips = rng.random() < slip_share
-        trace, _ = kind.work_out(numbers, Working(rng, slip_rate if slips else 0.0))
+        trace, _ = kind.work_out(numbers, Working(rng, slip_rate if slips else 0.0, habit))
         yield kind.prompt(numbers), trace
 
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from saki.lab.habits import HABITS
+
 END_OF_PROMPT = ":"
 """Closes every prompt, so that a prompt and its completion tokenise independently."""
 
@@ -38,7 +40,7 @@ class Problem:
 
 
 class Working:
-    """Performs arithmetic while writing each step down, with slips if asked.
+    """Performs arithmetic while writing each step down, with slips or a wrong habit if asked.
 
     A slip changes one digit of a step's result by 1 to 3. The wrong value is what the caller gets back, so
     it propagates through the steps that follow, as it does in a human's working.
@@ -46,18 +48,25 @@ class Working:
     Args:
         rng: Source of slips; not used while ``slip_rate`` is 0.
         slip_rate: Probability that a step's result is wrong, in [0, 1].
+        habit: A key of `saki.lab.habits.HABITS`: operations that are done by a wrong rule every time.
+
+    Raises:
+        ValueError: If slips have no source, or the habit is unknown.
     """
 
-    def __init__(self, rng: random.Random | None = None, slip_rate: float = 0.0) -> None:
+    def __init__(self, rng: random.Random | None = None, slip_rate: float = 0.0, habit: str = "") -> None:
         if slip_rate > 0 and rng is None:
             raise ValueError(f"slip_rate is {slip_rate} but rng is None; pass a random.Random to draw slips from")
+        if habit not in HABITS:
+            raise ValueError(f"unknown habit {habit!r}; expected one of {', '.join(filter(None, HABITS))}")
+        self._operations = {**_OPERATIONS, **HABITS[habit]}
         self.steps: list[str] = []
         self._rng = rng
         self._slip_rate = slip_rate
 
     def calculate(self, left: int, symbol: str, right: int) -> int:
         """Write ``left symbol right = result`` down and return the result (division rounds down)."""
-        result = self._slip(_OPERATIONS[symbol](left, right))
+        result = self._slip(self._operations[symbol](left, right))
         self.steps.append(f"{left}{symbol}{right}={result}")
         return result
 

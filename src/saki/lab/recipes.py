@@ -1,4 +1,4 @@
-"""Supervised recipes of the embedded pair: model shapes, corpora and learning rates."""
+"""Supervised recipes of the embedded models: model shapes, corpora and learning rates."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ class Phase:
         slip_share: Share of traces that carry slips, in [0, 1].
         slip_rate: Probability that a step of such a trace goes wrong, in [0, 1]; wrong values propagate.
         num_warmup_steps: Steps of linear warm-up to the peak.
+        habit: Wrong habit of every trace, a key of `saki.lab.habits.HABITS`; empty for none.
     """
 
     num_steps: int
@@ -38,11 +39,12 @@ class Phase:
     slip_share: float = 0.0
     slip_rate: float = 0.0
     num_warmup_steps: int = 30
+    habit: str = ""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one model of the pair is made, from its shape to its last phase.
+    """How one model is made, from its shape to its last phase.
 
     Attributes:
         name: Folder name and label.
@@ -52,6 +54,7 @@ class Recipe:
         adam_betas: Decay rates of AdamW's two moments.
         weight_decay: Decoupled weight decay of matrices.
         max_grad_norm: Clip of the global gradient norm.
+        starts_from: Name of the recipe whose saved weights the first phase starts from; empty for fresh weights.
     """
 
     name: str
@@ -61,6 +64,7 @@ class Recipe:
     adam_betas: tuple[float, float] = (0.9, 0.98)
     weight_decay: float = 0.01
     max_grad_norm: float = 1.0
+    starts_from: str = ""
 
     @property
     def num_steps(self) -> int:
@@ -85,6 +89,9 @@ TEACHER = Recipe(
 )
 """644,672 parameters, taught on clean traces."""
 
+HALF_TEACHER = replace(TEACHER, name="half-teacher", phases=TEACHER.phases[:2])
+"""The teacher before its last phase: something for reinforcement learning to lift."""
+
 STUDENT = Recipe(
     name="student",
     shape=ModelShape(hidden_size=64, num_layers=2, num_heads=2, mlp_size=192),
@@ -94,3 +101,35 @@ STUDENT = Recipe(
     ),
 )
 """109,248 parameters, weak by slips rather than by ignorance: a merely undertrained student cannot be distilled."""
+
+HABIT = Recipe(
+    name="habit",
+    shape=STUDENT.shape,
+    phases=(
+        Phase(num_steps=600, learning_rate=2e-3),
+        Phase(num_steps=200, learning_rate=1e-3, habit="no_carry"),
+    ),
+    starts_from=STUDENT.name,
+)
+"""A student with a confident wrong habit: it learns to be right, and then to drop carries and borrows."""
+
+HABIT_2 = Recipe(
+    name="habit_2",
+    shape=STUDENT.shape,
+    phases=(
+        Phase(num_steps=600, learning_rate=2e-3),
+        Phase(num_steps=400, learning_rate=1e-3, habit="next_row"),
+    ),
+    starts_from=STUDENT.name,
+)
+"""The same with another habit: products and quotients come from the next row of the multiplication table."""
+
+SMALL = Recipe(
+    name="small",
+    shape=ModelShape(hidden_size=48, num_layers=2, num_heads=2, mlp_size=144),
+    phases=STUDENT.phases,
+)
+"""A smaller student, weak by slips like the first."""
+
+RECIPES: tuple[Recipe, ...] = (TEACHER, STUDENT, HABIT, HABIT_2, SMALL)
+"""Every model that ships with the package; a recipe comes after the one it starts from."""

@@ -1,4 +1,4 @@
-"""Supervised training of one model of the embedded pair by its recipe."""
+"""Supervised training of one embedded model by its recipe."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -63,7 +64,11 @@ def new_model(shape: ModelShape, generator: torch.Generator) -> Qwen3ForCausalLM
 
 
 def train(
-    recipe: Recipe, tokenizer: PreTrainedTokenizerFast, seed: int = 0, advance: Advance | None = None
+    recipe: Recipe,
+    tokenizer: PreTrainedTokenizerFast,
+    seed: int = 0,
+    advance: Advance | None = None,
+    start: Path | None = None,
 ) -> Qwen3ForCausalLM:
     """Train a model by its recipe; the loss is cross-entropy on completion tokens, end-of-sequence included.
 
@@ -73,12 +78,20 @@ def train(
         seed: Seed of the weights and of the corpus. The same seed gives the same weights bit for bit on one kind
             of machine with one number of threads and one version of torch.
         advance: Called after every step.
+        start: Folder of the saved model that ``recipe.starts_from`` names; None for fresh weights.
 
     Returns:
         The trained model in evaluation mode, float32.
+
+    Raises:
+        ValueError: If the recipe starts from another model and ``start`` is None.
     """
-    generator = torch.Generator().manual_seed(seed)
-    model = new_model(recipe.shape, generator).train()
+    if recipe.starts_from and start is None:
+        raise ValueError(f"{recipe.name} starts from {recipe.starts_from}, got no folder of it; pass start")
+    if start is None:
+        model = new_model(recipe.shape, torch.Generator().manual_seed(seed)).train()
+    else:
+        model = Qwen3ForCausalLM.from_pretrained(start, dtype=torch.float32).train()
     for index, phase in enumerate(recipe.phases):
         rng = random.Random(f"saki.lab {recipe.name} phase {index} seed {seed}")
         _train_phase(model, recipe, phase, tokenizer, rng, advance)
@@ -99,7 +112,7 @@ def _train_phase(
         {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
     ]
     optimizer = torch.optim.AdamW(groups, lr=phase.learning_rate, betas=recipe.adam_betas)
-    texts = training_texts(rng, phase.slip_share, phase.slip_rate)
+    texts = training_texts(rng, phase.slip_share, phase.slip_rate, phase.habit)
     for step in range(phase.num_steps):
         for group in optimizer.param_groups:
             group["lr"] = _learning_rate(phase, step)

@@ -8,7 +8,14 @@ from saki.rollout.external_stats import ExternalStats
 from saki.rollout.protocol import EngineStats, RolloutEngine, ScoreResult, SyncReport
 from saki.rollout.resident import ResidentEngine
 from saki.rollout.sequential import SequentialSampler
-from saki.rollout.storage import RolloutFileError, read_rollouts, write_rollouts
+from saki.rollout.storage import (
+    RolloutFacts,
+    RolloutFileError,
+    read_rollout_facts,
+    read_rollout_table,
+    read_rollouts,
+    write_rollouts,
+)
 from saki.rollout.sync import WeightSyncError, model_checksum
 from saki.rollout.tempered import TemperedDecoder
 
@@ -21,6 +28,7 @@ __all__ = [
     "HFDecoder",
     "ResidentEngine",
     "RolloutEngine",
+    "RolloutFacts",
     "RolloutFileError",
     "ScoreResult",
     "SequentialSampler",
@@ -31,6 +39,8 @@ __all__ = [
     "TemperedDecoder",
     "WeightSyncError",
     "model_checksum",
+    "read_rollout_facts",
+    "read_rollout_table",
     "read_rollouts",
     "write_rollouts",
 ]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -103,6 +106,52 @@ def write_rollouts(path: Path, batch: RolloutBatch, facts: dict[str, str] | None
         pq.write_table(table, unfinished)
 
 
+@dataclass(frozen=True)
+class RolloutFacts:
+    """What the footer of a rollout file says.
+
+    Attributes:
+        facts: Strings that its writer kept there, for example the method.
+        num_rows: Completions.
+        num_tokens: Response tokens.
+    """
+
+    facts: dict[str, str]
+    num_rows: int
+    num_tokens: int
+
+
+def read_rollout_facts(path: Path) -> RolloutFacts:
+    """Read the footer of a rollout file, without its columns.
+
+    Raises:
+        RolloutFileError: If the file is missing, damaged or of another schema version.
+    """
+    with _opened(path) as file:
+        facts, meta = _check_schema(path, file.schema_arrow), file.metadata
+        groups = [meta.row_group(index) for index in range(meta.num_row_groups)]
+        columns = [group.column(index) for group in groups for index in range(group.num_columns)]
+        tokens = sum(column.num_values for column in columns if column.path_in_schema.startswith("completion_ids."))
+    return RolloutFacts(facts, meta.num_rows, tokens)
+
+
+def read_rollout_table(path: Path) -> tuple[pa.Table, dict[str, str]]:
+    """Read a rollout file as it stands, columns as of :func:`rollout_schema`.
+
+    Returns:
+        The table, of at least one row, and the facts of its metadata.
+
+    Raises:
+        RolloutFileError: If the file is missing, damaged, empty or of another schema version.
+    """
+    with _opened(path) as file:
+        facts = _check_schema(path, file.schema_arrow)
+        table = file.read()
+    if table.num_rows == 0:
+        raise RolloutFileError(f"{path} holds no rollout; expected at least one row")
+    return table, facts
+
+
 def read_rollouts(path: Path) -> tuple[RolloutBatch, dict[str, str]]:
     """Read a rollout file back.
 
@@ -112,20 +161,7 @@ def read_rollouts(path: Path) -> tuple[RolloutBatch, dict[str, str]]:
     Raises:
         RolloutFileError: If the file is missing, damaged, empty or of another schema version.
     """
-    if not path.is_file():
-        raise RolloutFileError(f"there is no rollout file {path}")
-    try:
-        table = pq.read_table(path)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise RolloutFileError(f"{path} is not a readable parquet file ({str(error).splitlines()[0]})") from error
-    raw = (table.schema.metadata or {}).get(_KEY)
-    if raw is None:
-        raise RolloutFileError(f"{path} is parquet, but not a rollout file of saki")
-    meta = json.loads(raw)
-    if meta["schema_version"] != SCHEMA_VERSION:
-        raise RolloutFileError(f"{path} has schema version {meta['schema_version']}, this saki reads {SCHEMA_VERSION}")
-    if table.num_rows == 0:
-        raise RolloutFileError(f"{path} holds no rollout")
+    table, facts = read_rollout_table(path)
     columns = table.to_pydict()
     lengths = torch.tensor([len(ids) for ids in columns["completion_ids"]])
     width = max(int(lengths.max()), 1)
@@ -155,4 +191,43 @@ def read_rollouts(path: Path) -> tuple[RolloutBatch, dict[str, str]]:
         seed=columns["seed"][0],
         **tensors,
     )
-    return batch, meta["facts"]
+    return batch, facts
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[pq.ParquetFile]:
+    """A parquet file; whatever is wrong with its bytes is one sentence."""
+    if not path.is_file():
+        raise RolloutFileError(f"there is no rollout file {path}; give a parquet file that a rollout wrote")
+    if path.stat().st_size == 0:
+        raise RolloutFileError(f"{path} is not a readable parquet file (it is empty); write it again")
+    try:
+        with pq.ParquetFile(path) as file:
+            yield file
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise RolloutFileError(
+            f"{path} is not a readable parquet file ({reason}); it is cut off or no parquet, so write it again"
+        ) from error
+
+
+def _check_schema(path: Path, schema: pa.Schema) -> dict[str, str]:
+    """The facts in a schema's metadata, if it is that of a rollout file."""
+    raw = (schema.metadata or {}).get(_KEY)
+    if raw is None:
+        raise RolloutFileError(
+            f"{path} is parquet, but not a rollout file of saki; give one that saki train or saki rollout wrote"
+        )
+    try:
+        meta = json.loads(raw)
+        version, facts = meta["schema_version"], dict(meta["facts"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise RolloutFileError(f"{path} has damaged metadata ({error!r}); write it again") from error
+    if version != SCHEMA_VERSION:
+        raise RolloutFileError(
+            f"{path} has schema version {version}, this saki reads {SCHEMA_VERSION}; use the saki that wrote it"
+        )
+    absent = [name for name in rollout_schema().names if name not in schema.names]
+    if absent:
+        raise RolloutFileError(f"{path} lacks the columns {', '.join(absent)}; write it again")
+    return facts

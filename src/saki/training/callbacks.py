@@ -37,7 +37,11 @@ class MetricsFileCallback(TrainerCallback):
 
 
 class ConsoleCallback(TrainerCallback):
-    """One bar for the run: step, rate, time left, and the few figures that tell how it goes."""
+    """One bar for the run: step, rate, time left, and the few figures that tell how it goes.
+
+    Args:
+        shown: Metrics to show: key, label and format.
+    """
 
     SHOWN = (
         ("loss", "loss", "{:.3f}"),
@@ -46,7 +50,8 @@ class ConsoleCallback(TrainerCallback):
         ("rollout/mean_length", "length", "{:.0f}"),
     )
 
-    def __init__(self) -> None:
+    def __init__(self, shown: tuple[tuple[str, str, str], ...] = SHOWN) -> None:
+        self.shown = shown
         self.bar: Any = None
 
     def on_train_begin(
@@ -72,7 +77,7 @@ class ConsoleCallback(TrainerCallback):
         """Show the newest figures; an evaluation gets a line of its own."""
         if self.bar is None or logs is None:
             return
-        shown = {label: form.format(logs[name]) for name, label, form in self.SHOWN if name in logs}
+        shown = {label: form.format(logs[name]) for name, label, form in self.shown if name in logs}
         if shown:
             self.bar.set_postfix(shown, refresh=False)
         evaluation = {name: value for name, value in logs.items() if name.startswith("eval/")}

@@ -13,6 +13,7 @@ from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK,
 
 from saki.methods import get_method
 from saki.objectives import radius_schedule
+from saki.training.publishing import check_hub_strategy
 from saki.types import ExactOptions, check_number, unknown_option
 
 
@@ -129,10 +130,12 @@ class SakiConfig(TrainingArguments, ExactOptions):
             raise ValueError("auto_find_batch_size would change the step's rollout; set per_device_train_batch_size")
         self._check_library_options()
         self.radius_at(1)
+        name_checkpointing(self)
         try:
             super().__post_init__()
         except FileNotFoundError as error:
             raise ValueError(f"a setting names the file {error.filename!r}, which is not there; check it") from error
+        check_hub_strategy(self)
         self._derive_accumulation()
 
     def _check_library_options(self) -> None:
@@ -213,3 +216,16 @@ def json_object(name: str, value: Any) -> dict[str, Any] | None:
     if not isinstance(value, dict | None):
         raise ValueError(f"{name} must be a JSON object, got {value!r}")
     return value
+
+
+def name_checkpointing(args: TrainingArguments) -> None:
+    """Hand ``gradient_checkpointing`` on under the name that the installed library has for it.
+
+    transformers 5.24 renamed the field to ``activation_checkpointing`` and warns of the old name; 5.17 knows the old
+    one only.
+    """
+    for name in ("gradient_checkpointing", "gradient_checkpointing_kwargs"):
+        renamed = name.replace("gradient", "activation")
+        if hasattr(args, renamed) and getattr(args, renamed) is None and getattr(args, name) is not None:
+            setattr(args, renamed, getattr(args, name))
+            setattr(args, name, None)

@@ -7,7 +7,8 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-from saki.training.config import SakiConfig
+from transformers import TrainingArguments
+
 from saki.types import Prompt
 
 RESUME_FIELDS = (
@@ -25,20 +26,23 @@ RESUME_FIELDS = (
 """Settings of the configuration that decide what the steps do."""
 
 
-def resume_facts(args: SakiConfig, method: str, prompts: Sequence[Prompt]) -> dict[str, Any]:
+def resume_facts(
+    args: TrainingArguments, method: str, prompts: Sequence[Prompt], fields: Sequence[str] = RESUME_FIELDS
+) -> dict[str, Any]:
     """Facts to write into a checkpoint, and to compare with it on resume.
 
     Args:
         args: The configuration.
         method: Name of the method.
         prompts: The rendered prompts; their CRC-32 tells another data set, template or tokenizer.
+        fields: Settings that decide what the steps do.
     """
     crc32 = 0
     for prompt in prompts:
         crc32 = zlib.crc32(array("q", [prompt.key, len(prompt.token_ids), *prompt.token_ids]).tobytes(), crc32)
     return {
         "method": method,
-        **{name: getattr(args, name) for name in RESUME_FIELDS},
+        **{name: getattr(args, name) for name in fields},
         "num_prompts": len(prompts),
         "prompts_crc32": crc32,
         "data_seed": args.data_seed if args.data_seed is not None else args.seed,

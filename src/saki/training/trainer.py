@@ -5,43 +5,34 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback
-from transformers.trainer import TRAINING_ARGS_NAME
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import TrainOutput
 
-import saki
 from saki.data import RenderedPrompts, collate_rollout, render_prompts
-from saki.files import whole_folder
 from saki.functional import request_seed
 from saki.methods import Method, get_method
 from saki.models import plain_state, resolve_pair
 from saki.rollout import RolloutEngine
 from saki.training.arguments import check_arguments, check_positions, load_named
 from saki.training.callbacks import ConsoleCallback, MetricsFileCallback
-from saki.training.checkpoint import (
-    check_checkpoint,
-    checkpoint_step,
-    checkpoint_to_resume,
-    publish,
-    rotate,
-    staged_checkpoint,
-    write_manifest,
-)
 from saki.training.config import SakiConfig
 from saki.training.engines import resident_engine
 from saki.training.loss import method_parts
 from saki.training.metrics import MetricSums
+from saki.training.model_card import ModelCard, RunNames
 from saki.training.probing import ProbeCallback, load_probe
+from saki.training.publishing import Publishing
 from saki.training.resume import resume_facts
 from saki.training.rewind import RewindCallback
 from saki.training.rollouts import StepRollouts
 from saki.training.sampler import CompletionDataset, StepSampler, check_enough, keep_as_list
+from saki.training.student_card import named, student_card
+from saki.training.whole_checkpoints import WholeCheckpoints
 from saki.types import RolloutBatch, RolloutRequest
 
 logger = logging.getLogger(__name__)
@@ -50,7 +41,7 @@ EvalGrader = Callable[[str, str], bool]
 """(completion text, reference answer) -> correct."""
 
 
-class SakiTrainer(Trainer):
+class SakiTrainer(Publishing, WholeCheckpoints):
     """Distils a teacher into a student by any registered method.
 
     A step: the engine gets the student's weights, rolls out ``prompts_per_step`` prompts with ``num_generations``
@@ -116,8 +107,8 @@ class SakiTrainer(Trainer):
         evaluated = self.eval_prompts.prompts if self.eval_prompts else []
         check_positions([*self.prompts.prompts, *evaluated], args, student, None if engine else teacher)
         self._sums = MetricSums()
-        self._checkpoint_root = args.run_dir / "checkpoints"
-        self._saved_step: int | None = None
+        self.init_checkpoints(args.run_dir)
+        self.names = RunNames(model=named(student), teacher=named(teacher))
         self._rollout_done_at: float | None = None
         super().__init__(
             model=student,
@@ -298,66 +289,27 @@ class SakiTrainer(Trainer):
         trial: Any = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
-        """Train; ``resume_from_checkpoint=True`` takes the newest undamaged checkpoint of this run folder.
-
-        What the run folder holds of later steps goes before the first step, since those steps come again.
+        """Train, as :meth:`WholeCheckpoints.train` does.
 
         Raises:
             CheckpointError: If a named checkpoint does not fit, or none is usable; the run folder is as it was.
             TrainingDivergedError: If a step comes to no finite loss; its rollout is saved.
             DiskFullError: If there is no room; what was written before is whole.
         """
-        if resume_from_checkpoint is True:
-            resume_from_checkpoint = str(checkpoint_to_resume(self._checkpoint_root, self._facts()))
-        elif isinstance(resume_from_checkpoint, str):
-            check_checkpoint(Path(resume_from_checkpoint), self._facts())
-        self._saved_step = checkpoint_step(Path(resume_from_checkpoint)) if resume_from_checkpoint else None
         self.rollouts.synced_version = None
         try:
             return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
         finally:
             self._console.close()  # an error's sentence gets a line of its own
 
-    def _facts(self) -> dict[str, Any]:
+    def resume_facts(self) -> dict[str, Any]:
+        """What a resumed run must share with the one that wrote the checkpoint."""
         facts = {**resume_facts(self._args, self.method.name, self.prompts.prompts), **self.facts.resume_facts}
         return {**facts, "method_options": dict(self.method.options)}
 
-    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        """Model and tokenizer, whole or not at all; the library's pickle of the arguments is left out."""
-        if not self.args.should_save:
-            return super()._save(output_dir, state_dict)
-        with whole_folder(Path(output_dir or str(self.args.output_dir))) as unfinished:
-            super()._save(str(unfinished), state_dict)
-            (unfinished / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # nothing reads it back
-
-    def _get_output_dir(self, trial: Any) -> str:
-        return str(self._checkpoint_root)
-
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """Write the library's checkpoint into a staging folder, list it in a manifest, rename it into place."""
-        root, step, writer = self._checkpoint_root, self.state.global_step, self.args.should_save
-        if step == self._saved_step:  # it is there already: nothing has been trained since
-            return
-        name = f"checkpoint-{step}"
-        best = f"checkpoint-{self.state.best_global_step}" if self.state.best_global_step else None
-        with staged_checkpoint(root, root / name, writer) as staging:
-            self.accelerator.wait_for_everyone()
-            self._checkpoint_root = staging
-            try:
-                super()._save_checkpoint(model, trial)
-            finally:
-                self._checkpoint_root = root
-            self.accelerator.wait_for_everyone()
-            if best:
-                self.state.best_model_checkpoint = str(root / best)
-            if writer:
-                self.state.save_to_json(str(staging / name / "trainer_state.json"))
-                facts = {"save_only_model": self.args.save_only_model, "step": step, "saki": saki.__version__}
-                write_manifest(staging / name, self._facts() | facts)
-                publish(staging / name, root / name)
-                rotate(root, self.args.save_total_limit, {name, best or name})
-        self._saved_step = step
-        self.accelerator.wait_for_everyone()
+    def model_card(self) -> ModelCard:
+        """The card of the student as it is now."""
+        return student_card(self._args, self.method, self.names, self.state)
 
     # ---- small things --------------------------------------------------------------------------------------------
 

@@ -1,0 +1,101 @@
+"""A trainer whose checkpoints are complete or not there, and whose resume takes the last good one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from transformers import Trainer
+from transformers.trainer import TRAINING_ARGS_NAME
+from transformers.trainer_utils import TrainOutput
+
+import saki
+from saki.files import whole_folder
+from saki.training.checkpoint import (
+    check_checkpoint,
+    checkpoint_step,
+    checkpoint_to_resume,
+    publish,
+    rotate,
+    staged_checkpoint,
+    write_manifest,
+)
+
+
+class WholeCheckpoints(Trainer):
+    """Stages the library's checkpoints, lists them in a manifest and renames them into ``checkpoints/``.
+
+    A trainer says with ``resume_facts`` what a run that goes on must share with the one that wrote a checkpoint. It
+    calls :meth:`init_checkpoints` before anything is saved.
+    """
+
+    _checkpoint_root: Path
+    _saved_step: int | None
+
+    def resume_facts(self) -> dict[str, Any]:
+        """Facts to write into a checkpoint and to compare with it on resume, JSON values."""
+        raise NotImplementedError
+
+    def init_checkpoints(self, run_dir: Path) -> None:
+        """Name the folder of the checkpoints."""
+        self._checkpoint_root = run_dir / "checkpoints"
+        self._saved_step = None
+
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> TrainOutput:
+        """Train; ``resume_from_checkpoint=True`` takes the newest undamaged checkpoint of this run folder.
+
+        What the run folder holds of later steps goes before the first step, since those steps come again.
+
+        Raises:
+            CheckpointError: If a named checkpoint does not fit, or none is usable; the run folder is as it was.
+            DiskFullError: If there is no room; what was written before is whole.
+        """
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = str(checkpoint_to_resume(self._checkpoint_root, self.resume_facts()))
+        elif isinstance(resume_from_checkpoint, str):
+            check_checkpoint(Path(resume_from_checkpoint), self.resume_facts())
+        self._saved_step = checkpoint_step(Path(resume_from_checkpoint)) if resume_from_checkpoint else None
+        return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        """Model and tokenizer, whole or not at all; the library's pickle of the arguments is left out."""
+        if not self.args.should_save:
+            return super()._save(output_dir, state_dict)
+        with whole_folder(Path(output_dir or str(self.args.output_dir))) as unfinished:
+            super()._save(str(unfinished), state_dict)
+            (unfinished / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # nothing reads it back
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return str(self._checkpoint_root)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """Write the library's checkpoint into a staging folder, list it in a manifest, rename it into place."""
+        root, step, writer = self._checkpoint_root, self.state.global_step, self.args.should_save
+        if step == self._saved_step:  # it is there already: nothing has been trained since
+            return
+        name = f"checkpoint-{step}"
+        best = f"checkpoint-{self.state.best_global_step}" if self.state.best_global_step else None
+        with staged_checkpoint(root, root / name, writer) as staging:
+            self.accelerator.wait_for_everyone()
+            self._checkpoint_root = staging
+            try:
+                super()._save_checkpoint(model, trial)
+            finally:
+                self._checkpoint_root = root
+            self.accelerator.wait_for_everyone()
+            if best:
+                self.state.best_model_checkpoint = str(root / best)
+            if writer:
+                self.state.save_to_json(str(staging / name / "trainer_state.json"))
+                facts = {"save_only_model": self.args.save_only_model, "step": step, "saki": saki.__version__}
+                write_manifest(staging / name, self.resume_facts() | facts)
+                publish(staging / name, root / name)
+                rotate(root, self.args.save_total_limit, {name, best or name})
+        self._saved_step = step
+        self.accelerator.wait_for_everyone()
