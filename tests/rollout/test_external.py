@@ -159,7 +159,8 @@ def test_counters(loop):
     assert 2 * 8 * VOCAB * batch.num_valid_tokens <= received <= waves * (2 * 5 * 8 * VOCAB * 8 + 4096) + 40 * 1024
     grown = {part: after.request_seconds[part] - before.request_seconds[part] for part in after.request_seconds}
     assert set(grown) == {"forward", "serialise", "transfer", "bridge", "coupling", "rest"}
-    assert all(seconds > 0 for seconds in grown.values())
+    # The rest is what the overlap of both sides leaves, which may be nothing.
+    assert all(seconds > 0 for part, seconds in grown.items() if part != "rest")
     assert len(after.wave_ratios) - len(before.wave_ratios) == waves
     # Sender and receiver both count while bytes travel, so a single wave may lie a little below 1.
     assert min(after.wave_ratios) > 0
