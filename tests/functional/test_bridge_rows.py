@@ -155,7 +155,8 @@ def assert_sound_single(m, where):
     assert m.excess <= 0, where
     assert m.excess_teacher <= 0, where
     assert m.shortfall <= SHORTFALL, where
-    assert m.normalisation <= 2e-6, where
+    # log q is a sum of three float32 terms; where q has mass they reach some 20 nats: 3 * 20 * 2**-24 = 3.6e-6.
+    assert m.normalisation <= 4e-6, where
     assert m.pinsker <= 1 + 1e-6, where
     assert m.tv_error <= 2e-6, where
     assert m.kl_error <= 1e-2, where  # of the reported KL; below 1e-5 from a radius of 0.02 on
