@@ -73,6 +73,13 @@ def test_the_length_limit_counts_the_suffix_and_what_the_template_adds(make_toke
         prepare_prompts(rows, suffix=" c", tokenizer=tokenizer, max_prompt_length=length - 1)
 
 
+def test_exchanged_suffixes_are_counted_among_the_rows_that_stay(make_tokenizer):
+    rows = [row("a" + OLD), row("a b c d e f g h" + OLD), row("c")]
+    found = prepare_prompts(rows, strip_suffix=OLD, tokenizer=make_tokenizer(), max_prompt_length=4)
+    assert [each["prompt"] for each in found.rows] == ["a", "c"]
+    assert found.num_stripped == 1
+
+
 def test_the_order_depends_on_the_seed_alone():
     rows = [row(f"q {i}", extra_info={"index": f"uuid-{i}"}) for i in range(50)]
     first, again, other = (prepare_prompts(rows, seed=seed).rows for seed in (0, 0, 1))

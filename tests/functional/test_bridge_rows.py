@@ -178,6 +178,7 @@ def test_every_row_in_float32(vocab):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # the compiler's own, at its import
 @pytest.mark.timeout(600)
 def test_compiled_passes_keep_the_promises():
     for vocab in (36, 4096):

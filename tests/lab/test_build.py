@@ -182,6 +182,17 @@ def test_training_lowers_the_loss_from_that_of_a_uniform_guess():
     assert losses[-1] < losses[0] - 0.3
 
 
+def test_an_interrupted_phase_is_the_beginning_of_the_whole_one():
+    short = replace(TEACHER, phases=(replace(TEACHER.phases[0], num_steps=6, num_warmup_steps=2),))
+    cut = replace(short, phases=(replace(short.phases[0], stop_after=3),))
+    whole, beginning = [], []
+    train(short, build_tokenizer(), advance=whole.append)
+    train(cut, build_tokenizer(), advance=beginning.append)
+    assert len(whole) == short.num_steps == 6
+    assert cut.num_steps == 3
+    assert beginning == whole[:3]
+
+
 def test_measure_refuses_nothing_to_measure():
     model = new_model(STUDENT.shape, torch.Generator())
     with pytest.raises(ValueError, match="got 0 problems"):

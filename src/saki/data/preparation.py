@@ -110,7 +110,8 @@ def prepare_prompts(
     dropped = dict.fromkeys(REASONS, 0)
     answers: dict[str, set[str]] = defaultdict(set)
     rows: list[dict[str, Any]] = []
-    num_rows = num_stripped = 0
+    stripped: list[bool] = []
+    num_rows = 0
     for number, record in enumerate(_records(dataset)):
         num_rows += 1
         text = _text(record["prompt"], number)
@@ -126,19 +127,19 @@ def prepare_prompts(
         elif deduplicate and seen:
             dropped["duplicate"] += 1
         else:
-            prompt, stripped = _with_suffix(record["prompt"], strip_suffix, suffix, number)
-            num_stripped += stripped
+            prompt, found = _with_suffix(record["prompt"], strip_suffix, suffix, number)
+            stripped.append(found)
             rows.append({"prompt": prompt, "answer": answer, "index": _index(record, number)})
-    if strip_suffix and rows and not num_stripped:
+    if strip_suffix and rows and not any(stripped):
         end = _text(rows[0]["prompt"], 0)[-60:]
         raise PromptError(
             f"no prompt ends in strip_suffix {strip_suffix!r} (the first ends in {end!r}); check the text"
         )
     if tokenizer is not None and max_prompt_length is not None and rows:
         rendered = render_prompts(rows, tokenizer, max_prompt_length=sys.maxsize).prompts
-        kept = [rows[prompt.key] for prompt in rendered if len(prompt.token_ids) <= max_prompt_length]
+        kept = [prompt.key for prompt in rendered if len(prompt.token_ids) <= max_prompt_length]
         dropped["too_long"] = len(rows) - len(kept)
-        rows = kept
+        rows, stripped = [rows[row] for row in kept], [stripped[row] for row in kept]
     if not rows:
         counts = ", ".join(f"{count} {reason}" for reason, count in dropped.items() if count)
         raise PromptError(f"no row is left of {num_rows} ({counts or 'the source is empty'}); relax a filter")
@@ -147,7 +148,7 @@ def prepare_prompts(
     if seed is not None:
         random.Random(f"saki.data order {seed}").shuffle(rows)
     conflicting = sum(len(found) > 1 for found in answers.values())
-    return PreparedPrompts(rows, num_rows, len(answers), conflicting, dropped, num_stripped)
+    return PreparedPrompts(rows, num_rows, len(answers), conflicting, dropped, sum(stripped))
 
 
 def write_prompts(path: Path, prepared: PreparedPrompts, settings: Mapping[str, Any]) -> None:

@@ -32,6 +32,7 @@ class Phase:
         slip_rate: Probability that a step of such a trace goes wrong, in [0, 1]; wrong values propagate.
         num_warmup_steps: Steps of linear warm-up to the peak.
         habit: Wrong habit of every trace, a key of `saki.lab.habits.HABITS`; empty for none.
+        stop_after: Steps after which training stops, the rate where the curve then is; None for all of them.
     """
 
     num_steps: int
@@ -40,6 +41,12 @@ class Phase:
     slip_rate: float = 0.0
     num_warmup_steps: int = 30
     habit: str = ""
+    stop_after: int | None = None
+
+    @property
+    def num_taken(self) -> int:
+        """Steps that are taken."""
+        return self.num_steps if self.stop_after is None else min(self.stop_after, self.num_steps)
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,7 @@ class Recipe:
     @property
     def num_steps(self) -> int:
         """Optimiser steps of all phases together."""
-        return sum(phase.num_steps for phase in self.phases)
+        return sum(phase.num_taken for phase in self.phases)
 
     def shortened(self, num_steps: int) -> Recipe:
         """Return the same recipe with at most ``num_steps`` steps in each phase, for quick trials and tests."""
@@ -89,8 +96,10 @@ TEACHER = Recipe(
 )
 """644,672 parameters, taught on clean traces."""
 
-HALF_TEACHER = replace(TEACHER, name="half-teacher", phases=TEACHER.phases[:2])
-"""The teacher before its last phase: something for reinforcement learning to lift."""
+HALF_TEACHER = replace(
+    TEACHER, name="half-teacher", phases=(TEACHER.phases[0], replace(TEACHER.phases[1], stop_after=200))
+)
+"""The teacher, interrupted in the middle of its second phase: something for reinforcement learning to lift."""
 
 STUDENT = Recipe(
     name="student",

@@ -113,7 +113,7 @@ def _train_phase(
     ]
     optimizer = torch.optim.AdamW(groups, lr=phase.learning_rate, betas=recipe.adam_betas)
     texts = training_texts(rng, phase.slip_share, phase.slip_rate, phase.habit)
-    for step in range(phase.num_steps):
+    for step in range(phase.num_taken):
         for group in optimizer.param_groups:
             group["lr"] = _learning_rate(phase, step)
         rows = encode_rows(tokenizer, list(islice(texts, recipe.batch_size)))
