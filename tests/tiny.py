@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast
 
 from saki.models import tiny_qwen3
+from saki.training import SakiConfig, SakiTrainer
 
 WORDS = ("<pad>", "<end>", *"abcdefghijklmnopqrst")
 VOCAB = len(WORDS)
@@ -40,6 +42,28 @@ def tiny_pair(dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
 def tiny_rows(num: int) -> list[dict[str, str]]:
     """Plain prompts of one to five words."""
     return [{"prompt": " ".join("abcdefgh"[(i * 3 + j) % 8] for j in range(1 + i % 5))} for i in range(num)]
+
+
+def tiny_trainer(folder: Path, **options: Any) -> SakiTrainer:
+    """Two steps of two prompts with two completions each, a checkpoint after each; ``opd`` unless options say so."""
+    args = SakiConfig(
+        output_dir=str(folder),
+        **{
+            "method": "opd",
+            "max_steps": 2,
+            "prompts_per_step": 2,
+            "num_generations": 2,
+            "per_device_train_batch_size": 4,
+            "max_completion_length": 6,
+            "save_steps": 1,
+            "report_to": "none",
+            "use_cpu": True,
+            "disable_tqdm": True,
+            **options,
+        },
+    )
+    student, teacher = tiny_pair()
+    return SakiTrainer(student, teacher, args, tiny_rows(4), processing_class=tiny_tokenizer())
 
 
 def logprobs_of(targets: torch.Tensor) -> Any:

@@ -7,9 +7,8 @@ import transformers
 import yaml
 
 import saki
-from saki.training import SakiConfig, SakiTrainer
 from saki.training.model_card import ModelCard, RunNames, is_hub_name
-from tests.tiny import tiny_pair, tiny_rows, tiny_tokenizer
+from tests.tiny import tiny_trainer
 
 CARD = ModelCard(
     "me/mine", "A model.", ("saki", "opd"), RunNames("Qwen/Qwen3-1.7B-Base", "t/T", "d/D"), {"seed": 3}, {"loss": 0.25}
@@ -62,22 +61,7 @@ def test_tables_hold_the_facts_and_survive_bars_and_line_breaks():
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run") / "distilled"
-    args = SakiConfig(
-        output_dir=str(folder),
-        method="exopd",
-        method_options={"exopd_lambda": 1.1},
-        max_steps=2,
-        prompts_per_step=2,
-        num_generations=2,
-        per_device_train_batch_size=4,
-        max_completion_length=6,
-        save_steps=1,
-        report_to="none",
-        use_cpu=True,
-        disable_tqdm=True,
-    )
-    student, teacher = tiny_pair()
-    trainer = SakiTrainer(student, teacher, args, tiny_rows(4), processing_class=tiny_tokenizer())
+    trainer = tiny_trainer(folder, method="exopd", method_options={"exopd_lambda": 1.1})
     trainer.train()
     return trainer, folder
 

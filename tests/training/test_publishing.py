@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import HfApi
 
-from saki.training import SakiConfig, SakiTrainer
-from tests.tiny import tiny_pair, tiny_rows, tiny_tokenizer
+from tests.tiny import tiny_trainer
 
 MODEL = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 
@@ -43,27 +42,8 @@ def hub(monkeypatch):
     return Hub(monkeypatch)
 
 
-def trainer(folder, **options):
-    args = SakiConfig(
-        output_dir=str(folder),
-        method="opd",
-        max_steps=2,
-        prompts_per_step=2,
-        num_generations=2,
-        per_device_train_batch_size=4,
-        max_completion_length=6,
-        save_steps=1,
-        report_to="none",
-        use_cpu=True,
-        disable_tqdm=True,
-        **options,
-    )
-    student, teacher = tiny_pair()
-    return SakiTrainer(student, teacher, args, tiny_rows(4), processing_class=tiny_tokenizer())
-
-
 def test_push_to_hub_uploads_the_model_folder_alone(hub, tmp_path):
-    made = trainer(tmp_path / "mine")
+    made = tiny_trainer(tmp_path / "mine")
     made.train()
     assert made.push_to_hub(private=True) == "commit"
     assert hub.created == [("mine", True)]
@@ -74,7 +54,7 @@ def test_push_to_hub_uploads_the_model_folder_alone(hub, tmp_path):
 
 
 def test_with_push_to_hub_checkpoints_push_their_model_and_save_model_the_final_one(hub, tmp_path):
-    made = trainer(tmp_path / "r", push_to_hub=True, hub_model_id="mine")
+    made = tiny_trainer(tmp_path / "r", push_to_hub=True, hub_model_id="mine")
     made.train()
     assert [(message, files) for _, message, files, _ in hub.uploads] == [
         (f"Training in progress, step {step}", MODEL | {"README.md"}) for step in (1, 2)
@@ -85,7 +65,7 @@ def test_with_push_to_hub_checkpoints_push_their_model_and_save_model_the_final_
 
 
 def test_with_strategy_end_only_the_final_model_is_pushed(hub, tmp_path):
-    made = trainer(tmp_path / "r", push_to_hub=True, hub_strategy="end")
+    made = tiny_trainer(tmp_path / "r", push_to_hub=True, hub_strategy="end")
     made.train()
     assert not hub.uploads
     made.save_model()
@@ -94,7 +74,7 @@ def test_with_strategy_end_only_the_final_model_is_pushed(hub, tmp_path):
 
 def test_a_failed_upload_on_the_way_does_not_end_the_run(hub, tmp_path, caplog):
     hub.failing = True
-    made = trainer(tmp_path / "r", push_to_hub=True)
+    made = tiny_trainer(tmp_path / "r", push_to_hub=True)
     assert made.train().global_step == 2
     hub.failing = False
     made.save_model()
@@ -104,4 +84,4 @@ def test_a_failed_upload_on_the_way_does_not_end_the_run(hub, tmp_path, caplog):
 
 def test_uploading_checkpoints_is_refused(tmp_path):
     with pytest.raises(ValueError, match="hub_strategy all_checkpoints would upload checkpoints"):
-        trainer(tmp_path, push_to_hub=True, hub_strategy="all_checkpoints")
+        tiny_trainer(tmp_path, push_to_hub=True, hub_strategy="all_checkpoints")

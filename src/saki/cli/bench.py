@@ -27,7 +27,7 @@ from saki.benchmarking import (
 )
 from saki.benchmarking.arms import DEFAULT_ARMS, STATIC_ARMS
 from saki.benchmarking.rollout import prefill_work
-from saki.cli.console import fresh_folder, git_commit, pick_device, pick_dtype, print_json, run_facts
+from saki.cli.console import fresh_folder, git_commit, pick_device, pick_dtype, print_json, run_facts, subcommand
 from saki.config import CommandParser, write_resolved
 from saki.config.commands import (
     BenchBridgeArguments,
@@ -78,10 +78,7 @@ def run(argv: Sequence[str]) -> int:
     if argv and argv[0] in ("-h", "--help"):
         print(USAGE)
         return 0
-    if not argv or argv[0] not in _KINDS:
-        got = f"got {argv[0]!r}" if argv else "got nothing"
-        raise ValueError(f"saki bench takes rollout, bridge or train, {got}; saki bench --help shows what each does")
-    name = argv[0]
+    name = subcommand(argv, _KINDS, "saki bench")
     common, args = parser(name).parse(argv[1:])
     folder = fresh_folder(common.out, f"saki bench {name}") if common.out else None
     benches: dict[str, Callable[[Any, Callable[[str], None]], tuple[dict[str, Any], str]]]

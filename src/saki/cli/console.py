@@ -6,7 +6,7 @@ import json
 import platform
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,19 @@ def progress_bar(description: str, unit: str) -> Iterator[ProgressCallback]:
             bar.update(finished - bar.n)
 
         yield update
+
+
+def subcommand(argv: Sequence[str], names: Collection[str], command: str) -> str:
+    """The first word of a command line, which names a sub-command.
+
+    Raises:
+        ValueError: If it is none of them.
+    """
+    if argv and argv[0] in names:
+        return argv[0]
+    got = f"got {argv[0]!r}" if argv else "got nothing"
+    *others, last = names
+    raise ValueError(f"{command} takes {', '.join(others)} or {last}, {got}; {command} --help shows what each does")
 
 
 def print_json(values: dict[str, Any]) -> None:

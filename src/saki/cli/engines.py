@@ -9,13 +9,35 @@ import os
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from saki.models import resolve_pair
+from saki.cli.console import pick_device, pick_dtype
+from saki.config.commands import RolloutArguments
+from saki.config.probe_arguments import ProbeBuildArguments
+from saki.config.sources import first_rows, model_path, prompt_rows
+from saki.data import RenderedPrompts, render_prompts
+from saki.models import ModelPair, load_pair, resolve_pair
 from saki.rollout import HFDecoder, ResidentEngine, TemperedDecoder
 
 logger = logging.getLogger(__name__)
 
 CACHE_SHARE = 0.8
 """Share of the free memory that key-value slabs may take on a GPU; on a CPU, which others use too, half of that."""
+
+
+def load_rollout_inputs(
+    args: RolloutArguments | ProbeBuildArguments,
+) -> tuple[ModelPair, RenderedPrompts]:
+    """The pair and the rendered prompts that a command rolls out; prompts are found before any model is loaded."""
+    rows = prompt_rows(args.dataset, args.dataset_split, args.seed)
+    pair = load_pair(
+        model_path(args.model),
+        model_path(args.teacher_model),
+        student_dtype=pick_dtype(args.dtype),
+        teacher_dtype=args.teacher_dtype if args.dtype != "float64" else torch.float64,
+        device=pick_device(args.device),
+        student_revision=args.revision,
+        trust_remote_code=args.trust_remote_code,
+    )
+    return pair, render_prompts(first_rows(rows, args.limit), pair.tokenizer, max_prompt_length=args.max_prompt_length)
 
 
 def model_engine(

@@ -8,18 +8,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from tqdm import tqdm
 
 from saki.analysis.probe_comparison import compare_probe
 from saki.analysis.probe_tables import probe_tables, write_comparison
-from saki.cli.console import fresh_folder, pick_device, pick_dtype, print_json, progress_bar, run_facts
+from saki.cli.console import fresh_folder, pick_device, pick_dtype, print_json, progress_bar, run_facts, subcommand
+from saki.cli.engines import load_rollout_inputs
 from saki.config import CommandParser, UsageError
 from saki.config.commands import CommonArguments
 from saki.config.probe_arguments import ProbeBuildArguments, ProbeCompareArguments, ProbeMeasureArguments
-from saki.config.sources import first_rows, model_path, prompt_rows
-from saki.data import render_prompts
-from saki.models import load_causal_lm, load_pair, load_tokenizer, logit_width, tokenizer_home
+from saki.config.sources import model_path
+from saki.models import load_causal_lm, load_tokenizer, logit_width, tokenizer_home
 from saki.probe import (
     Measurement,
     Probe,
@@ -76,13 +75,11 @@ def run(argv: Sequence[str]) -> int:
     if argv and argv[0] in ("-h", "--help"):
         print(USAGE)
         return 0
-    if not argv or argv[0] not in _KINDS:
-        got = f"got {argv[0]!r}" if argv else "got nothing"
-        raise ValueError(f"saki probe takes build, measure or compare, {got}; saki probe --help shows what each does")
-    common, args = parser(argv[0]).parse(argv[1:])
+    name = subcommand(argv, _KINDS, "saki probe")
+    common, args = parser(name).parse(argv[1:])
     actions: dict[str, Callable[[CommonArguments, Any], dict[str, Any]]]
     actions = {"build": _build, "measure": _measure, "compare": _compare}
-    summary = actions[argv[0]](common, args)
+    summary = actions[name](common, args)
     if common.json:
         print_json(summary)
     return 0
@@ -103,17 +100,7 @@ def _build(common: CommonArguments, args: ProbeBuildArguments) -> dict[str, Any]
         teacher_top=args.teacher_top,
         seed=args.seed,
     )
-    rows = prompt_rows(args.dataset, args.dataset_split, args.seed)
-    pair = load_pair(
-        model_path(args.model),
-        model_path(args.teacher_model),
-        student_dtype=pick_dtype(args.dtype),
-        teacher_dtype=args.teacher_dtype if args.dtype != "float64" else torch.float64,
-        device=pick_device(args.device),
-        student_revision=args.revision,
-        trust_remote_code=args.trust_remote_code,
-    )
-    rendered = render_prompts(first_rows(rows, args.limit), pair.tokenizer, max_prompt_length=args.max_prompt_length)
+    pair, rendered = load_rollout_inputs(args)
     origin = {"student": args.model, "teacher": args.teacher_model, "dataset": args.dataset, "dtype": args.dtype}
     with progress_bar("probe", "completions") as progress:
         probe = build_probe(pair, rendered.prompts, settings, {**origin, **run_facts()}, progress)

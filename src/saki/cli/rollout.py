@@ -7,14 +7,12 @@ from typing import Any
 
 import torch
 
-from saki.cli.console import fresh_folder, pick_device, pick_dtype, print_json, progress_bar, run_facts
+from saki.cli.console import fresh_folder, print_json, progress_bar, run_facts
+from saki.cli.engines import load_rollout_inputs
 from saki.config import CommandParser, write_resolved
 from saki.config.commands import CommonArguments, RolloutArguments
-from saki.config.sources import first_rows, model_path, prompt_rows
-from saki.data import render_prompts
 from saki.functional import pinsker_bound, request_seed
 from saki.methods import get_method
-from saki.models import load_pair
 from saki.rollout import HFDecoder, ResidentEngine, write_rollouts
 from saki.training.config import json_object
 from saki.types import RolloutBatch, RolloutRequest
@@ -43,17 +41,7 @@ def run(argv: Sequence[str]) -> int:
         top_k=method.top_k,
     )
     folder = fresh_folder(common.out, "saki rollout") if common.out else None
-    rows = prompt_rows(args.dataset, args.dataset_split, args.seed)
-    pair = load_pair(
-        model_path(args.model),
-        model_path(args.teacher_model),
-        student_dtype=pick_dtype(args.dtype),
-        teacher_dtype=args.teacher_dtype if args.dtype != "float64" else torch.float64,
-        device=pick_device(args.device),
-        student_revision=args.revision,
-        trust_remote_code=args.trust_remote_code,
-    )
-    rendered = render_prompts(first_rows(rows, args.limit), pair.tokenizer, max_prompt_length=args.max_prompt_length)
+    pair, rendered = load_rollout_inputs(args)
     assert pair.teacher is not None
     engine = ResidentEngine(
         HFDecoder(pair.student, pair.spec.vocab_size),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import signal
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,8 +15,7 @@ import torch
 from saki import lab
 from saki.cli.console import git_commit, print_json, progress_bar, run_facts
 from saki.cli.engines import model_engine
-from saki.cli.signals import exit_code
-from saki.cli.train import SettingsCallback, check_run_folder, has_checkpoint
+from saki.cli.train import SettingsCallback, check_run_folder, has_checkpoint, report_stop
 from saki.config import CommandParser, UsageError, write_resolved
 from saki.config.commands import CommonArguments
 from saki.config.inputs import TeacherArguments
@@ -38,7 +35,6 @@ from saki.files import write_text
 from saki.lab.recipes import HALF_TEACHER
 from saki.models import load_causal_lm, load_tokenizer
 from saki.training import StopOnSignal
-from saki.training.checkpoint import list_checkpoints
 from saki.training.grpo.rewards import Reward, one_by_one
 from saki.training.model_card import RunNames
 
@@ -92,13 +88,7 @@ def run(argv: Sequence[str]) -> int:
         trainer.names = RunNames(args.model, None, args.dataset, git_commit())
         outcome = trainer.train(resume_from_checkpoint=args.resume and has_checkpoint(folder))
     if stop.stopped_by is not None:
-        print(
-            f"saki: {signal.Signals(stop.stopped_by).name}: stopped after step {outcome.global_step} of "
-            f"{trainer.state.max_steps}, all of it is in {list_checkpoints(folder / 'checkpoints')[0]}; "
-            "the same command with --resume goes on",
-            file=sys.stderr,
-        )
-        return exit_code(stop.stopped_by)
+        return report_stop(stop.stopped_by, outcome.global_step, trainer.state.max_steps, folder)
     trainer.save_model()
     facts: dict[str, Any] = {
         "steps": outcome.global_step,

@@ -77,13 +77,7 @@ def run(argv: Sequence[str]) -> int:
     with stop:
         outcome = trainer.train(resume_from_checkpoint=args.resume and has_checkpoint(folder))
     if stop.stopped_by is not None:
-        print(
-            f"saki: {signal.Signals(stop.stopped_by).name}: stopped after step {outcome.global_step} of "
-            f"{trainer.state.max_steps}, all of it is in {list_checkpoints(folder / 'checkpoints')[0]}; "
-            "the same command with --resume goes on",
-            file=sys.stderr,
-        )
-        return exit_code(stop.stopped_by)
+        return report_stop(stop.stopped_by, outcome.global_step, trainer.state.max_steps, folder)
     trainer.save_model()
     report = write_report(folder, decode=lambda ids: str(tokenizer.decode(ids)))
     print(f"model: {folder / 'model'}   report: {report}")
@@ -99,6 +93,26 @@ def run(argv: Sequence[str]) -> int:
             }
         )
     return 0
+
+
+def report_stop(signum: int, step: int, max_steps: int, folder: Path) -> int:
+    """Say on stderr where a training that a signal ended has left its work.
+
+    Args:
+        signum: The signal.
+        step: Last step, whose checkpoint is written.
+        max_steps: Steps that were asked for.
+        folder: The run folder.
+
+    Returns:
+        The exit code.
+    """
+    print(
+        f"saki: {signal.Signals(signum).name}: stopped after step {step} of {max_steps}, all of it is in "
+        f"{list_checkpoints(folder / 'checkpoints')[0]}; the same command with --resume goes on",
+        file=sys.stderr,
+    )
+    return exit_code(signum)
 
 
 class SettingsCallback(TrainerCallback):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from saki import lab
 from saki.config.parsing import UsageError, read_yaml
 from saki.evaluation import BENCHMARKS, PAPER_BENCHMARKS, BenchmarkSpec
 from saki.types.exact import did_you_mean, unknown_option
+from saki.types.imports import import_named
 
 LAB, PAPER = "lab", "paper"
 
@@ -43,7 +43,7 @@ def benchmark_choices(names: str) -> list[str | BenchmarkSpec]:
         elif name.endswith((".yaml", ".yml")):
             found.extend(_from_file(Path(name)))
         elif ":" in name:
-            found.append(_imported(name))
+            found.append(import_named(name, BenchmarkSpec, "benchmark", "saki.evaluation.BenchmarkSpec", UsageError))
         else:
             known = (LAB, PAPER, *BENCHMARKS, *lab.TEST_SETS)
             hint = did_you_mean(name, known, f"choose among {', '.join(known)}, a YAML file, or module:NAME")
@@ -77,18 +77,3 @@ def _spec(entry: dict[str, Any], path: Path) -> BenchmarkSpec:
     if values.get("path"):
         values["path"] = str(path.parent / values["path"])  # beside the file that names it
     return BenchmarkSpec(**values)
-
-
-def _imported(name: str) -> BenchmarkSpec:
-    module_name, _, attribute = name.partition(":")
-    if not module_name or module_name.startswith(".") or not attribute.isidentifier():
-        raise UsageError(f"{name!r} names no benchmark; write it as package.module:ATTRIBUTE")
-    try:
-        spec = getattr(importlib.import_module(module_name), attribute)
-    except Exception as error:  # the user's module is run here, and may fail in any way
-        raise UsageError(
-            f"cannot import benchmark {name!r} ({type(error).__name__}: {error}); check the module and the Python path"
-        ) from error
-    if not isinstance(spec, BenchmarkSpec):
-        raise UsageError(f"{name!r} is a {type(spec).__name__}, expected a saki.evaluation.BenchmarkSpec")
-    return spec

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -11,6 +10,7 @@ from typing import Any
 from saki.methods import beyond, paper
 from saki.methods.record import Method
 from saki.types.exact import did_you_mean
+from saki.types.imports import import_named
 
 Builder = Callable[..., Method]
 """Makes a record from options, each a keyword argument with a default."""
@@ -68,7 +68,7 @@ def get_method(name: str, options: Mapping[str, Any] | None = None) -> Method:
     if not isinstance(name, str):
         raise UnknownMethodError(f"a method is named by text, got {name!r} ({type(name).__name__})")
     if name not in _METHODS and ":" in name:
-        method = _imported(name)
+        method = import_named(name, Method, "method", "saki.methods.Method", UnknownMethodError)
     elif name in _METHODS:
         method = _METHODS[name]
     else:
@@ -105,21 +105,6 @@ def _checked(method: str, key: str, value: Any, default: Any) -> Any:
 
 def _with_options(method: Method, values: Mapping[str, Any]) -> Method:
     return replace(method, options=tuple(values.items()))
-
-
-def _imported(name: str) -> Method:
-    module_name, _, attribute = name.partition(":")
-    if not module_name or module_name.startswith(".") or not attribute.isidentifier():
-        raise UnknownMethodError(f"{name!r} names no method; write it as package.module:ATTRIBUTE")
-    try:
-        method = getattr(importlib.import_module(module_name), attribute)
-    except Exception as error:  # the user's module is run here, and may fail in any way
-        raise UnknownMethodError(
-            f"cannot import method {name!r} ({type(error).__name__}: {error}); check the module and the Python path"
-        ) from error
-    if not isinstance(method, Method):
-        raise UnknownMethodError(f"{name!r} is a {type(method).__name__}, expected a saki.methods.Method")
-    return method
 
 
 def _register_builder(builder: Builder, default: Method | None = None) -> None:
