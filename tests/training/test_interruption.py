@@ -15,6 +15,17 @@ from saki.training.checkpoint import list_checkpoints
 from tests.training.test_trainer import assert_equal_weights, metrics, trainer, weights
 
 
+@pytest.fixture(autouse=True)
+def heard():
+    """Handlers as a terminal gives them: a shell starts background jobs with SIGINT ignored, and it would stay so."""
+    before = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    for signum, handler in before.items():
+        signal.signal(signum, handler)
+
+
 class Raise(TrainerCallback):
     """Sends this process a signal in the middle of a step."""
 
