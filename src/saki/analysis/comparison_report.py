@@ -12,7 +12,7 @@ from saki.analysis.metrics_file import merge_steps, read_metrics
 from saki.analysis.page import figure_block, missing, page, paragraph, section, table
 from saki.analysis.report import CONFIG, EVALUATION, METRICS
 from saki.analysis.run_facts import read_settings
-from saki.analysis.side_by_side import MOST_LINES, Line, Panel, draw_side_by_side, last_values, panels_shown
+from saki.analysis.side_by_side import MOST_LINES, Line, Panel, draw_side_by_side, last_values, panels_shown, smoothing
 from saki.analysis.study_folder import StudyFolder, read_study_folder
 from saki.analysis.study_tables import SHOWN, Table, steps_tables, study_tables
 from saki.analysis.style import figure_context, figure_to_svg
@@ -21,6 +21,7 @@ from saki.files import write_text
 _PLACES = ("output_dir", "logging_dir", "run_name", "out")
 """Settings that differ between any two runs and say nothing about them."""
 _LONGEST_VALUE = 80
+_MARKS = {1: " ▲", 2: " △"}
 
 
 def write_comparison_report(folders: Sequence[Path], path: Path) -> Path:
@@ -169,7 +170,8 @@ def _curves(lines: Sequence[Line]) -> list[str]:
     sections = []
     for begin in range(0, len(panels), 2):
         pair = panels[begin : begin + 2]
-        title = " and ".join(panel.title for panel in pair)
+        first, *second = (panel.title for panel in pair)
+        title = " and ".join([first, *(text[0].lower() + text[1:] if text[1:2].islower() else text for text in second)])
         with figure_context():
             svg = figure_to_svg(draw_side_by_side(drawn, pair), f"curves{begin}", title)
         block = figure_block(svg, _caption(drawn, pair))
@@ -180,6 +182,8 @@ def _curves(lines: Sequence[Line]) -> list[str]:
 def _caption(lines: Sequence[Line], panels: Sequence[Panel]) -> str:
     several = any(len(line.runs) > 1 for line in lines)
     shading = "Shading: 95% t interval over seeds. " if several else ""
+    window = smoothing(lines)
+    shading += f"Running means over {window} values. " if window > 1 else ""
     unit = "; ".join(f"{panel.title}: {panel.unit}" for panel in panels)
     return f"{shading}{unit}."
 
@@ -200,9 +204,9 @@ def _left_out(count: int) -> str:
 
 
 def _table_section(shown: Table) -> str:
-    rows = [tuple(f"{cell.text}{' ▲' if cell.rank == 1 else ''}" for cell in row) for row in shown.rows]
+    rows = [tuple(cell.text + _MARKS.get(cell.rank, "") for cell in row) for row in shown.rows]
     marked = any(cell.rank == 1 for row in shown.rows for cell in row)
-    notes = [*shown.notes, *(["▲ marks the best of the trained methods."] if marked else [])]
+    notes = [*shown.notes, *(["▲ marks the best of the trained methods, △ the second best."] if marked else [])]
     return section(shown.caption, table(shown.header, rows), *(paragraph(note, "faint") for note in notes))
 
 

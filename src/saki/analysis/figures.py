@@ -39,7 +39,8 @@ _PAPER_LOSSES = ("loss/reverse_kl", "loss/teacher_mode")
 
 _WIDE = (7.2, 3.0)
 _MOST_MARKERS = 400  # each one is an element of the page
-_MEANS_PER_RUN = 20  # the running mean spans a 20th of the run
+MEANS_PER_RUN = 20
+"""The running mean spans a 20th of the run."""
 
 
 @dataclass(frozen=True)
@@ -299,7 +300,7 @@ def _describe(*parts: tuple[str, str, str]) -> Callable[[Rows], str]:
 
 
 def _window(values: NDArray[np.float64]) -> int:
-    return max(1, len(values) // _MEANS_PER_RUN)
+    return max(1, len(values) // MEANS_PER_RUN)
 
 
 def panels_of(count: int) -> tuple[Figure, list[Axes]]:
@@ -327,10 +328,10 @@ def draw_trend(axes: Axes, rows: Rows, name: str, colour: str) -> None:
     if len(values) == 1:
         axes.plot(steps, values, color=colour, marker="o")
     if not alone:
-        axes.plot(steps, _running_mean(values, window), color=colour, linewidth=2.2)
+        axes.plot(steps, running_mean(values, window), color=colour, linewidth=2.2)
 
 
-def _running_mean(values: NDArray[np.float64], window: int) -> NDArray[np.float64]:
+def running_mean(values: NDArray[np.float64], window: int) -> NDArray[np.float64]:
     """Centred mean over ``window`` values, fewer at both ends; values that are not numbers do not count."""
     known = np.isfinite(values)
     kernel = np.ones(window)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from saki.analysis.figures import Rows
+from saki.analysis.figures import Rows, running_mean
 from saki.analysis.metrics_file import series
 from saki.analysis.study_statistics import CONFIDENCE, t_quantile
 
@@ -33,23 +33,26 @@ class Band:
     counts: NDArray[np.int64]
 
 
-def seed_band(runs: Sequence[Rows], name: str) -> Band:
+def seed_band(runs: Sequence[Rows], name: str, window: int = 1) -> Band:
     """The band of a metric.
 
     Args:
         runs: Rows of each seed, as of :func:`saki.analysis.metrics_file.merge_steps`.
         name: Name of the metric. A value that is no finite number does not count.
+        window: Each seed is smoothed first by a centred mean over so many values.
     """
     found: dict[float, list[float]] = {}
     for rows in runs:
-        for step, value in zip(*series(rows, name), strict=True):
+        steps, values = series(rows, name)
+        smoothed = running_mean(values, min(window, len(values))) if window > 1 and len(values) else values
+        for step, value in zip(steps, smoothed, strict=True):
             if math.isfinite(value):
                 found.setdefault(float(step), []).append(float(value))
-    steps = sorted(found)
-    means = np.array([np.mean(found[step]) for step in steps], dtype=np.float64)
-    halves = np.array([_half(found[step]) for step in steps], dtype=np.float64)
-    counts = np.array([len(found[step]) for step in steps], dtype=np.int64)
-    return Band(np.array(steps, dtype=np.float64), means, means - halves, means + halves, counts)
+    order = sorted(found)
+    means = np.array([np.mean(found[step]) for step in order], dtype=np.float64)
+    halves = np.array([_half(found[step]) for step in order], dtype=np.float64)
+    counts = np.array([len(found[step]) for step in order], dtype=np.int64)
+    return Band(np.array(order, dtype=np.float64), means, means - halves, means + halves, counts)
 
 
 def _half(values: Sequence[float]) -> float:

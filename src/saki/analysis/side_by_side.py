@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, PercentFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
-from saki.analysis.figures import Rows, has_values, loss_branches, loss_title, pinsker_bound
+from saki.analysis.figures import MEANS_PER_RUN, Rows, has_values, loss_branches, loss_title, pinsker_bound
 from saki.analysis.publication import LINES
 from saki.analysis.seed_bands import Band, seed_band
 from saki.analysis.style import INK
@@ -52,7 +52,7 @@ class Panel:
         title: Heading of the panel.
         unit: Below the heading: what the numbers are.
         form: Format of one number.
-        scale: ``linear``, ``percent`` or ``log``.
+        scale: ``linear``, ``percent`` of something from 0 on, or ``tiny`` for numbers that need an exponent.
     """
 
     metric: str
@@ -67,7 +67,7 @@ PANELS = (
     Panel("rollout/kl_to_teacher", "KL to the teacher", "nats per token", "{:.4f}"),
     Panel("rollout/mean_length", "Completion length", "tokens", "{:.1f}"),
     Panel("rollout/truncated_share", "Completions cut by the cap", "share", "{:.1%}", "percent"),
-    Panel("train/logprob_gap_mean", "Drafting against training log-probs", "mean gap, nats", "{:.2g}", "log"),
+    Panel("train/logprob_gap_mean", "Drafting against training log-probs", "mean gap, nats", "{:.2g}", "tiny"),
     Panel("time/tokens_per_s", "Rollout speed", "tokens per second", "{:,.0f}"),
 )
 
@@ -79,7 +79,10 @@ def panels_shown(lines: Sequence[Line]) -> list[Panel]:
     panels = [
         *(Panel(name, f"Mean@{name.removeprefix(_ACCURACY)}, evaluation prompts", *_GRADED) for name in graded),
         Panel("loss", "Loss of a step", "mean over tokens", "{:.4g}"),
-        *(Panel(name, f"Loss, {loss_title(name)}", "mean of its tokens", "{:.4g}") for name in loss_branches(rows)),
+        *(
+            Panel(name, _capitalised(f"{loss_title(name)} loss"), "mean of its tokens", "{:.4g}")
+            for name in loss_branches(rows)
+        ),
         *PANELS,
     ]
     runs = [run for line in lines for run in line.runs]
@@ -89,6 +92,8 @@ def panels_shown(lines: Sequence[Line]) -> list[Panel]:
 def draw_side_by_side(lines: Sequence[Line], panels: Sequence[Panel]) -> Figure:
     """One or two metrics beside one another, a line a run or an arm; shading is the 95% t interval over seeds.
 
+    Curves are running means over :func:`smoothing` values.
+
     Args:
         lines: What is compared, at most :data:`MOST_LINES`.
         panels: What is drawn of it, one or two.
@@ -97,7 +102,7 @@ def draw_side_by_side(lines: Sequence[Line], panels: Sequence[Panel]) -> Figure:
     figure = Figure(figsize=(7.2, 2.9 + 0.22 * rows_of_legend), layout="constrained")
     axes_of = figure.subplots(1, 2, squeeze=False)[0]
     for axes, panel in zip(axes_of, panels, strict=False):
-        _draw_panel(axes, lines, panel)
+        _draw_panel(axes, lines, panel, smoothing(lines))
     for axes in axes_of[len(panels) :]:
         axes.set_axis_off()
     handles: dict[str, Any] = {}
@@ -109,15 +114,19 @@ def draw_side_by_side(lines: Sequence[Line], panels: Sequence[Panel]) -> Figure:
     return figure
 
 
+def smoothing(lines: Sequence[Line]) -> int:
+    """Values of which every curve is a running mean: a twentieth of the longest run."""
+    return max([1, *(len(run) // MEANS_PER_RUN for line in lines for run in line.runs)])
+
+
 def last_values(line: Line, panels: Sequence[Panel]) -> list[str]:
     """The last value of each panel's metric, with half of its interval where there is one; a dash where not logged."""
     return [_last(seed_band(line.runs, panel.metric), panel) for panel in panels]
 
 
-def _draw_panel(axes: Axes, lines: Sequence[Line], panel: Panel) -> None:
-    positive = True
+def _draw_panel(axes: Axes, lines: Sequence[Line], panel: Panel, window: int) -> None:
     for number, line in enumerate(lines):
-        band = seed_band(line.runs, panel.metric)
+        band = seed_band(line.runs, panel.metric, window)
         if not band.steps.size:
             continue
         colour, dash, marker = LINES[number % len(LINES)]
@@ -127,15 +136,14 @@ def _draw_panel(axes: Axes, lines: Sequence[Line], panel: Panel) -> None:
             markevery=(number % every, every), label=line.name,
         )  # fmt: skip
         axes.fill_between(band.steps, band.low, band.high, color=colour, alpha=0.15, linewidth=0)
-        positive &= bool((band.mean > 0).all())
     if panel.metric == "rollout/correction_rate":
         _draw_bounds(axes, lines)
     if panel.scale == "percent":
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    if panel.scale == "log" and positive:
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0e}"))
-        axes.yaxis.set_minor_formatter(NullFormatter())
+    elif panel.scale == "tiny":
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.1e}"))
+    if panel.scale != "linear":
+        axes.set_ylim(bottom=0)
     axes.set_title(panel.title)
     axes.set_ylabel(panel.unit)
     axes.set_xlabel("optimizer step")
@@ -160,3 +168,7 @@ def _last(band: Band, panel: Panel) -> str:
     value = panel.form.format(band.mean[-1])
     half = band.high[-1] - band.mean[-1]
     return value if np.isnan(half) else f"{value} ± {panel.form.format(half)}"
+
+
+def _capitalised(text: str) -> str:
+    return text[:1].upper() + text[1:]
