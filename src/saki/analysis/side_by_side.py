@@ -167,6 +167,7 @@ def _last(band: Band, panel: Panel) -> str:
         return "-"
     value = panel.form.format(band.mean[-1])
     half = band.high[-1] - band.mean[-1]
+    half = 0.0 if half < 1e-12 * abs(band.mean[-1]) else half  # rounding, where all seeds are equal
     return value if np.isnan(half) else f"{value} ± {panel.form.format(half)}"
 
 

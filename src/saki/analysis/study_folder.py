@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ class StudyFolder:
     Attributes:
         folder: The folder.
         scores: One a run, step and set; empty while no run is finished.
+        order: Labels as the study file lists them; empty without one.
         reference: Label that the others are compared with.
         runs: By student and label, the folder of each seed that has logged a step.
         notes: Sentences on what is not there.
@@ -34,6 +35,7 @@ class StudyFolder:
 
     folder: Path
     scores: tuple[SetScore, ...]
+    order: tuple[str, ...]
     reference: str
     runs: Mapping[tuple[str, str], Mapping[int, Path]]
     notes: tuple[str, ...]
@@ -46,10 +48,10 @@ class StudyFolder:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Labels of the trained arms, in the order in which they were measured."""
+        """Labels of the trained arms that are there, in the order of the study file, others behind them."""
         named = [score.label for score in self.scores if score.label not in UNTRAINED]
         named += [label for _, label in self.runs]
-        return tuple(dict.fromkeys(named))
+        return tuple(dict.fromkeys([label for label in self.order if label in named] + named))
 
     def steps(self) -> tuple[int, ...]:
         """Steps after which trained arms were evaluated, rising."""
@@ -104,8 +106,13 @@ def read_study_folder(folder: Path) -> StudyFolder:
     else:
         scores, finished = _finished(folder)
         notes.append(f"{RESULTS} is not there yet: {finished} finished runs are read one by one.")
-    labels = [score.label for score in scores if score.label not in UNTRAINED] + [label for _, label in runs]
-    return StudyFolder(folder, tuple(scores), _reference(folder / STUDY, labels), runs, tuple(notes))
+    named = _study_file(folder / STUDY)
+    order = tuple(_label(each) for each in named.get("methods") or ())
+    study = StudyFolder(folder, tuple(scores), order, DEFAULT_REFERENCE, runs, tuple(notes))
+    reference = named.get("reference")
+    if not isinstance(reference, str):
+        reference = DEFAULT_REFERENCE if DEFAULT_REFERENCE in study.labels or not study.labels else study.labels[0]
+    return replace(study, reference=reference)
 
 
 def _runs(folder: Path) -> dict[tuple[str, str], dict[int, Path]]:
@@ -151,15 +158,20 @@ def _finished(folder: Path) -> tuple[list[SetScore], int]:
     return scores, len(paths)
 
 
-def _reference(path: Path, labels: Sequence[str]) -> str:
-    """As the study file says, else trb, else the first arm."""
-    values: Any = None
-    if path.is_file():
-        try:
-            values = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path} is not readable YAML ({' '.join(str(error).split())}); restore it") from error
-    named = values.get("reference") if isinstance(values, Mapping) else None
-    if isinstance(named, str):
-        return named
-    return DEFAULT_REFERENCE if DEFAULT_REFERENCE in labels or not labels else labels[0]
+def _study_file(path: Path) -> Mapping[str, Any]:
+    """What the study file says; nothing without one."""
+    if not path.is_file():
+        return {}
+    try:
+        values: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not readable YAML ({' '.join(str(error).split())}); restore it") from error
+    if not isinstance(values, Mapping) or not isinstance(values.get("methods") or [], list):
+        raise ValueError(f"{path} is no study file; expected a mapping with a list of methods")
+    return values
+
+
+def _label(method: Any) -> str:
+    """The label of one entry of ``methods``: a name, or a mapping with a method and perhaps a label."""
+    named = (method.get("label") or method.get("method")) if isinstance(method, Mapping) else method
+    return str(named)
