@@ -90,6 +90,9 @@ def publish(folder: Path, drawings: Sequence[Drawing]) -> list[Path]:
     """
     written = []
     for drawing in drawings:
+        with print_context():
+            drawing.figure.draw_without_rendering()
+            drawing.figure.set_layout_engine("none")  # laid out once and not again for each form
         for ending in FORMATS:
             path = folder / f"{drawing.name}.{ending}"
             with whole_file(path) as unfinished, print_context():
