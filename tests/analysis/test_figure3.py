@@ -57,3 +57,5 @@ def test_panel_c_is_left_out_without_the_control(students):
 def test_arms_that_are_not_there_are_refused(students):
     with pytest.raises(ValueError, match="no student has both skd and trb with a common seed, only random_tm, saki"):
         draw_figure3(students, "skd", "trb", "random_tm", 4)
+    with pytest.raises(ValueError, match="no finished run of a trained arm"):
+        draw_figure3({}, "saki", "trb", "random_tm", 4)

@@ -31,7 +31,10 @@ def test_rate_and_bound_are_what_was_logged():
 
 
 def test_runs_without_a_bound_are_refused():
-    with pytest.raises(ValueError, match=r"none of skd logged rollout/correction_rate with a bound"):
+    with pytest.raises(ValueError, match=r"none of skd logged rollout/correction_rate with a bound above 0"):
         draw_figure4({"skd": [[{"step": 1, "rollout/correction_rate": 0.3}]]})
+    student_alone = [{"step": 1, "rollout/correction_rate": 0.0, "rollout/pinsker_bound": 0.0}]
+    with pytest.raises(ValueError, match="none of opd logged"):
+        draw_figure4({"opd": [student_alone]})
     with pytest.raises(ValueError, match="none of no run"):
         draw_figure4({})

@@ -36,6 +36,8 @@ def draw_figure3(students: Mapping[str, Arms], method: str, reference: str, plac
     Raises:
         ValueError: If no student has both arms with a common seed.
     """
+    if not students:
+        raise ValueError("no finished run of a trained arm; Figure 3 takes a study in which two arms are finished")
     compared = {
         student: (arms[method], arms[reference])
         for student, arms in students.items()
@@ -44,7 +46,7 @@ def draw_figure3(students: Mapping[str, Arms], method: str, reference: str, plac
     if not compared:
         there = sorted({label for arms in students.values() for label in arms})
         raise ValueError(
-            f"no student has both {method} and {reference} with a common seed, only {', '.join(there) or 'nothing'}; "
+            f"no student has both {method} and {reference} with a common seed, only {', '.join(there)}; "
             "name two of these with --method and --reference"
         )
     parts = {

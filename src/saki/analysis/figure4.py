@@ -25,21 +25,18 @@ def draw_figure4(arms: Mapping[str, Sequence[Rows]], name: str = "figure4") -> D
     radius 0, at which the rate is 0.
 
     Args:
-        arms: By label, the rows of each seed's metrics file; arms without a correction rate and a bound are left out.
+        arms: By label, the rows of each seed's metrics file; runs that are not guided are left out.
         name: Name of the figure.
 
     Raises:
-        ValueError: If no arm has them.
+        ValueError: If no run is guided.
     """
-    bounded = {
-        label: [rows for rows in runs if has_values(rows, CORRECTION_RATE) and pinsker_bound(rows)[0].size]
-        for label, runs in arms.items()
-    }
+    bounded = {label: [rows for rows in runs if is_guided(rows)] for label, runs in arms.items()}
     drawn = {label: runs for label, runs in bounded.items() if runs}
     if not drawn:
         raise ValueError(
-            f"none of {', '.join(arms) or 'no run'} logged {CORRECTION_RATE} with a bound; Figure 4 takes a run whose "
-            "rollout the radius bounds, such as saki or trb"
+            f"none of {', '.join(arms) or 'no run'} logged {CORRECTION_RATE} with a bound above 0; Figure 4 takes a "
+            "run whose rollout the radius bounds, such as one of saki or trb"
         )
     rows: list[tuple[object, ...]] = []
     bounds: set[tuple[float, ...]] = set()
@@ -81,6 +78,11 @@ def draw_figure4(arms: Mapping[str, Sequence[Rows]], name: str = "figure4") -> D
         axes.set_ylabel("share of tokens")
         axes.legend(loc="upper right")
     return Drawing(name, figure, _HEADER, tuple(rows))
+
+
+def is_guided(rows: Rows) -> bool:
+    """Whether a run logged a correction rate with a bound that was above 0 at some step."""
+    return has_values(rows, CORRECTION_RATE) and bool((pinsker_bound(rows)[1] > 0).any())
 
 
 def _lines(count: int) -> list[tuple[str, object, str]]:
