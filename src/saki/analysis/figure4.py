@@ -25,7 +25,7 @@ def draw_figure4(arms: Mapping[str, Sequence[Rows]], name: str = "figure4") -> D
     radius 0, at which the rate is 0.
 
     Args:
-        arms: By label, the rows of each seed's metrics file; runs that are not guided are left out.
+        arms: By label, or ``LABEL, STUDENT``, the rows of each seed's metrics file; runs that are not guided are left out.
         name: Name of the figure.
 
     Raises:
@@ -51,7 +51,8 @@ def draw_figure4(arms: Mapping[str, Sequence[Rows]], name: str = "figure4") -> D
                 axes.fill_between(steps, bound, color=FAINT, alpha=0.1, linewidth=0)
             bounds.add(tuple(bound))
             band = seed_band(runs, CORRECTION_RATE)
-            shown = SHOWN.get(label, label)
+            arm, comma, student = label.partition(", ")
+            shown = SHOWN.get(arm, arm) + comma + student
             axes.plot(
                 band.steps, band.mean, color=colour, linestyle=dash, marker=marker,
                 markevery=max(1, len(band.steps) // _MOST_MARKERS), markersize=2.8, linewidth=1.1,
@@ -76,7 +77,7 @@ def draw_figure4(arms: Mapping[str, Sequence[Rows]], name: str = "figure4") -> D
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
         axes.set_xlabel("optimizer step")
         axes.set_ylabel("share of tokens")
-        axes.legend(loc="upper right")
+        axes.legend(loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=2, borderaxespad=0.2)
     return Drawing(name, figure, _HEADER, tuple(rows))
 
 
