@@ -89,7 +89,8 @@ def make_study(folder: Path, *, results: bool = True, hostile: str = "") -> Path
                 run.mkdir(parents=True)
                 lines = [json.dumps(row) + "\n" for row in metric_rows(label, seed)]
                 (run / "metrics.jsonl").write_text("".join(lines))
-                settings = {"method": label, "seed": seed, "learning_rate": 3e-4, "dataset": f"{label}{hostile}"}
+                seeds = {"seed": seed, "data_seed": seed + 100 * ARMS.index(label)}
+                settings = {"method": label, **seeds, "learning_rate": 3e-4, "dataset": f"{label}{hostile}"}
                 settings |= {"output_dir": str(run), "commit": "0a1b2c3"}
                 (run / "config.resolved.yaml").write_text(yaml.safe_dump(settings))
                 (run / "result.json").write_text(json.dumps(_result(student, label, seed)))

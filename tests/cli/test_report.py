@@ -36,13 +36,13 @@ def refused(capsys, argv):
 
 @pytest.fixture
 def lab_run(tmp_path):
-    """A run on the lab's problems: eight rollouts of six completions, one correction in the second file's last row."""
+    """A run on the lab's problems: eight rollouts of six completions, one correction in the second file's row 3."""
     folder = tmp_path / "run"
     tokenizer, problem = load_tokenizer(str(student_path())), training_problems(2, 7)[1]
     ids = tokenizer(f"\\boxed{{{problem.answer}}}<eos>")["input_ids"]
     prompt = torch.tensor([tokenizer(problem.prompt)["input_ids"]] * 6)
     for step in range(1, 9):
-        batch = made.batch_of([ids] * 6, corrections={(5, 0): ids[1]} if step == 2 else {})
+        batch = made.batch_of([ids] * 6, corrections={(3, 0): ids[1]} if step == 2 else {})
         values = {**vars(batch), "prompt_ids": prompt, "prompt_mask": torch.ones_like(prompt, dtype=torch.bool)}
         made.write_step(folder, step, type(batch)(**{**values, "prompt_keys": torch.ones(6, dtype=torch.long)}))
     lines = [json.dumps(row) + "\n" for row in made_study.metric_rows("saki", 0)]
@@ -56,11 +56,11 @@ def test_a_run_several_runs_and_a_study(lab_run, tmp_path, capsys):
     assert said(capsys, ["report", str(lab_run)])["report"] == str(lab_run / "report.html")
     text = (lab_run / "report.html").read_text()
     assert "\\boxed{" in text  # decoded by the run's own tokenizer
-    assert "step-000002.parquet, row 5: 1 correction" in text
+    assert "step-000002.parquet, row 3: 1 correction" in text
     assert "trace.html" not in text  # there is none
     (lab_run / "trace.html").write_text("")
     assert main(["report", str(lab_run), "-o", str(tmp_path / "pages" / "a.html")]) == 0
-    assert 'href="../run/trace.html#step-000002.parquet/5"' in (tmp_path / "pages" / "a.html").read_text()
+    assert 'href="../run/trace.html#step-000002.parquet/3"' in (tmp_path / "pages" / "a.html").read_text()
 
     study = made_study.make_study(tmp_path / "study")
     runs = [str(study / "runs" / "lab-a" / label / "seed-0") for label in ("trb", "saki")]
@@ -104,13 +104,13 @@ def test_pages_of_a_training_hold_a_few_completions_and_those_of_the_report(lab_
     trace, report = run_pages.write_pages(lab_run, tokenizer)
     assert (trace, report) == (lab_run / "trace.html", lab_run / "report.html")
     facts = made.page_facts(trace)
-    # Two of six in each of eight files, and the row with the correction, if it is none of them.
+    # Two of six in each of eight files, and the row with the correction.
     rows = list(zip(facts["completions"]["file"], facts["completions"]["row"], strict=True))
     assert [row for file, row in rows if file == 0] == [0, 5]
-    assert (1, 5) in rows
-    assert len(rows) == 16
+    assert (1, 3) in rows
+    assert len(rows) == 17
     assert set(facts["completions"]["correct"]) == {True}
-    assert 'href="trace.html#step-000002.parquet/5"' in report.read_text()
+    assert 'href="trace.html#step-000002.parquet/3"' in report.read_text()
 
 
 def test_all_ranks_of_a_step_are_in_the_pages(lab_run, monkeypatch):

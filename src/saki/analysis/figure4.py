@@ -25,7 +25,7 @@ def draw_figure4(arms: Mapping[str, Sequence[Rows]], name: str = "figure4") -> D
     radius 0, at which the rate is 0.
 
     Args:
-        arms: By label, or ``LABEL, STUDENT``, the rows of each seed's metrics file; runs that are not guided are left out.
+        arms: By label, or ``LABEL, STUDENT``, the rows of each seed's metrics file; what is not guided is left out.
         name: Name of the figure.
 
     Raises:
