@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from saki.methods import get_method
 from saki.objectives import radius_schedule
 from saki.training.publishing import check_hub_strategy
 from saki.types import ExactOptions, check_number, unknown_option
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -148,6 +151,15 @@ class SakiConfig(TrainingArguments, ExactOptions):
             raise ValueError(
                 f"metric_for_best_model can only be loss, the KL to the teacher, got {self.metric_for_best_model!r}"
             )
+        if (
+            self.report_to in ("tensorboard", ["tensorboard"])
+            and "tensorboard" not in get_available_reporting_integrations()
+        ):
+            logger.warning(
+                "tensorboard is not installed, so metrics go to metrics.jsonl alone; pip install tensorboard for its "
+                "charts, or report_to none to do without this note"
+            )
+            self.report_to = "none"
         named = [self.report_to] if isinstance(self.report_to, str) else list(self.report_to or [])
         available = ("none", "all", *get_available_reporting_integrations())
         for tracker in named:
