@@ -41,8 +41,8 @@ def test_panels_show_the_effects():
         contrast = 100 * value_of(20, metric, CONTRAST)
         assert f"Q4−Q1 {contrast:+.2f} [{contrast - 0.1:.2f}, {contrast + 0.2:.2f}]" in axes.get_xlabel()
     assert left.get_title(loc="left") == "(a) gain over TRB"
-    assert middle.get_title(loc="left") == "(b) ΔC16 over Random-TM,\nstep 20"
-    assert right.get_title(loc="left") == "(c) Δ(C16−C1) over Random-TM,\nstep 20"
+    assert middle.get_title(loc="left") == "(b) ΔC16\nover Random-TM, step 20"
+    assert right.get_title(loc="left") == "(c) Δ(C16−C1)\nover Random-TM, step 20"
     assert [row[0] for row in drawing.rows] == ["a"] * 6 + ["b"] * 5 + ["c"] * 5
     assert {row[2] for row in drawing.rows} == {"trb", "random_tm"}
 

@@ -97,7 +97,7 @@ def _draw_quartiles(
     interval = f"{value:+.2f} [{value - below:.2f}, {value + above:.2f}]".replace("-", "\N{MINUS SIGN}")
     axes.set_xlabel(f"quartile of initial KL(T‖S)\nQ4−Q1 {interval}")
     axes.set_title(
-        panel_title(letter, f"Δ{_name(metric, comparison.top_k)} over {_shown(comparison.reference)},\nstep {step}")
+        panel_title(letter, f"Δ{_name(metric, comparison.top_k)}\nover {_shown(comparison.reference)}, step {step}")
     )
     rows += [_row(letter, comparison, effect) for effect in (*effects, contrast)]
 
