@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -16,9 +17,12 @@ from transformers import TrainerCallback
 
 from saki.lab import student_path, teacher_path, training_problems
 from saki.models import load_causal_lm, load_tokenizer, plain_state
-from saki.rollout import read_rollouts
+from saki.probe import write_probe
+from saki.rollout import model_checksum, read_rollouts
 from saki.rollout.protocol import EngineStats, SyncReport
 from saki.training import SakiConfig, SakiTrainer
+from tests.probing import tiny_probe
+from tests.tiny import tiny_pair, tiny_rows, tiny_tokenizer
 from tests.training.scripted import ScriptedEngine, step_gradient
 
 PROMPTS, SAMPLES, MICRO = 4, 2, 2
@@ -83,7 +87,8 @@ class ShardedTrainer(SakiTrainer):
     def create_accelerator_and_postprocess(self) -> None:
         super().create_accelerator_and_postprocess()
         state = self.accelerator.state
-        state.distributed_type = DistributedType.FSDP
+        # Whoever asks for the state copies the smaller state into it, so both must say so.
+        state.distributed_type = PartialState().distributed_type = DistributedType.FSDP
         state.fsdp_plugin = FullyShardedDataParallelPlugin(
             fsdp_version=2,
             auto_wrap_policy="transformer_based_wrap",
@@ -144,18 +149,50 @@ def first_step(folder: Path, engine: Any, kind: type[SakiTrainer] = SakiTrainer,
     run = lab_trainer(folder, engine, kind, callbacks=[keep], max_grad_norm=0.0, **changes)
     run.train()
     batch = run.rollouts._last[0]
-    return {"gradient": keep.values, "sharded": keep.sharded, "tokens": batch.num_valid_tokens, "log": run.state.log_history[0]}
+    return {
+        "gradient": keep.values,
+        "sharded": keep.sharded,
+        "tokens": batch.num_valid_tokens,
+        "log": run.state.log_history[0],
+    }
 
 
-def gradients(folder: Path, recorded: Path, silent: frozenset[tuple[int, int]]) -> dict[str, Any]:
-    """A step on recorded rollouts, plain and where some completions have no tokens; and one with real engines."""
+def single_steps(folder: Path, recorded: Path, silent: frozenset[tuple[int, int]]) -> dict[str, Any]:
+    """Steps on recorded rollouts, plain, where some completions have no tokens, and of a method with a quantile; one
+    with real engines; an evaluation; and a step that fails on the last rank."""
     result = {
         "plain": first_step(folder / "plain", RecordedEngine(recorded)),
         "silent": first_step(folder / "silent", RecordedEngine(recorded, silent)),
+        "quantile": first_step(folder / "quantile", RecordedEngine(recorded), method="entropy_aware"),
         "real": first_step(folder / "real", None),
     }
     result["rollouts"] = rollouts_of(folder / "real")
+    result["evaluation"] = evaluation(folder / "evaluation")
+    result["failure"] = failure(folder / "failure")
     return result
+
+
+def evaluation(folder: Path) -> dict[str, float]:
+    """What the initial student is measured at; five prompts, so that ranks have unequal shares."""
+    rows = [{"prompt": problem.prompt, "answer": problem.answer} for problem in training_problems(5, seed=1)]
+    run = lab_trainer(folder, eval_dataset=rows, eval_grader=lambda text, answer: len(text) % 2 == 0)
+    return run.evaluate()
+
+
+def failure(folder: Path) -> str:
+    """How a run ends whose last rank's engine fails."""
+    run = lab_trainer(folder)
+    if run.ranks.rank == run.ranks.size - 1:
+
+        def fail(*args):
+            raise ValueError("this engine is broken")
+
+        run.engine.generate = fail
+    try:
+        run.train()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def rollouts_of(folder: Path, step: int = 1) -> dict[tuple[int, int], dict[str, Any]]:
@@ -181,3 +218,121 @@ def scripted_step(folder: Path, lengths: dict[tuple[int, int], int]) -> dict[str
     gradient = step_gradient(folder / "run", engine, per_device_train_batch_size=2)
     (batch,) = engine.batches
     return {"gradient": gradient, "tokens": batch.num_valid_tokens}
+
+
+def resume(folder: Path, source: Path, step: int, engine: Any, kind: type[SakiTrainer] = SakiTrainer, **changes: Any):
+    """A run that goes on in a copy of another's folder, from the checkpoint of a step."""
+    if int(torch.distributed.get_rank() if torch.distributed.is_initialized() else 0) == 0:
+        shutil.copytree(source, folder)
+        for path in (folder / "checkpoints").iterdir():
+            if path.name != f"checkpoint-{step}":
+                shutil.rmtree(path)
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()
+    run = lab_trainer(folder, engine, kind, save_strategy="steps", save_steps=10, **changes)
+    run.train(resume_from_checkpoint=True)
+    return run
+
+
+def long_runs(folder: Path, alone: Path) -> dict[str, Any]:
+    """Twenty steps on recorded rollouts under DDP and FSDP2, and runs that go on with another number of ranks."""
+    recorded, twenty = RecordedEngine(alone / "rollouts"), {"max_steps": 20}
+    saving = {"save_strategy": "steps", "save_steps": 10, **twenty}
+    result: dict[str, Any] = {}
+    run = lab_trainer(folder / "ddp", recorded, **saving)
+    run.train()
+    result["ddp"] = weights(run)
+    resume(folder / "resumed", alone, 10, None, max_steps=12)
+    result["resumed"] = [rollouts_of(folder / "resumed", step) for step in (11, 12)], logged(folder / "resumed")[-2:]
+    keep = Gradients()
+    run = lab_trainer(folder / "fsdp", recorded, ShardedTrainer, callbacks=[keep], max_grad_norm=0.0, **twenty)
+    run.train()
+    result["fsdp_gradient"], result["fsdp_sharded"] = keep.values, keep.sharded
+    run = lab_trainer(folder / "fsdp", recorded, ShardedTrainer, **saving)
+    run.train()
+    result["fsdp"], result["fsdp_log"] = weights(run), run.state.log_history
+    run.save_model(str(folder / "model"))
+    run.accelerator.wait_for_everyone()
+    saved = load_causal_lm(folder / "model", dtype=torch.float64)
+    result["saved"] = {name: tensor.clone() for name, tensor in plain_state(saved)}
+    run = resume(folder / "fsdp_resumed", folder / "fsdp", 10, recorded, ShardedTrainer, **twenty)
+    result["fsdp_resumed"] = weights(run)
+    result["probe"] = probed(folder / "probed")
+    result["streamed"] = streamed()
+    return result
+
+
+def probed(folder: Path) -> dict[str, Any]:
+    """Two sharded steps of the tiny pair with a real engine, a probe and an evaluation after each."""
+    if torch.distributed.get_rank() == 0:
+        write_probe(folder.with_name("probe"), tiny_probe(torch.float64))
+    torch.distributed.barrier()
+    student, teacher = tiny_pair(torch.float64)
+    args = SakiConfig(
+        output_dir=str(folder), probe=str(folder.with_name("probe")), probe_steps=1, max_steps=2, eval_strategy="steps",
+        eval_steps=1, prompts_per_step=2, num_generations=2, per_device_train_batch_size=2, max_completion_length=6,
+        learning_rate=1e-2, save_strategy="no", report_to="none", disable_tqdm=True, use_cpu=True,
+    )  # fmt: skip
+    run = ShardedTrainer(
+        student, teacher, args, tiny_rows(4), eval_dataset=tiny_rows(3), processing_class=tiny_tokenizer()
+    )
+    run.train()
+    run._sync_engine()
+    return {
+        "engine": run.engine.student_checksum(),
+        "trainer": model_checksum(plain_state(run.model)),
+        "probe": sorted(path.name for path in (folder / "probe").iterdir()),
+        "log": logged(folder),
+    }
+
+
+def streamed() -> dict[str, Any]:
+    """What streams out of sharded models, plain and with an adapter, beside what streams out of the same unsharded."""
+    live: list[weakref.ref[torch.Tensor]] = []
+    most = 0
+    gather = DTensor.full_tensor
+
+    def counted(self: DTensor, **kwargs: Any) -> torch.Tensor:
+        nonlocal most
+        tensor = gather(self, **kwargs)
+        live.append(weakref.ref(tensor))
+        most = max(most, sum(each() is not None for each in live))
+        return tensor
+
+    result: dict[str, Any] = {}
+    for name, (plain, sharded) in {
+        "plain": [load_causal_lm(student_path(), dtype=torch.float32) for _ in range(2)],
+        "adapter": [adapted(), adapted()],
+    }.items():
+        for layer in sharded.get_decoder().layers:
+            fully_shard(layer)
+        fully_shard(sharded)
+        num_sharded = sum(isinstance(parameter, DTensor) for parameter in sharded.parameters())
+        sharded(input_ids=torch.tensor([[1, 2, 3]]))  # leaves some parameters gathered
+        expected = dict(plain_state(plain))
+        DTensor.full_tensor, most = counted, 0
+        live.clear()
+        try:
+            equal = {}
+            for key, tensor in plain_state(sharded):
+                equal[key] = torch.equal(tensor, expected[key])
+                del tensor
+        finally:
+            DTensor.full_tensor = gather
+        result[name] = {
+            "names": list(equal) == list(expected),
+            "equal": all(equal.values()),
+            "sharded": num_sharded,
+            "gathered": len(live),
+            "most": most,
+        }
+    return result
+
+
+def adapted() -> Any:
+    """The embedded student with an adapter that does something."""
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(0)
+    config = LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
+    return get_peft_model(load_causal_lm(student_path(), dtype=torch.float32), config)

@@ -21,6 +21,7 @@ from tests.training.scripted import (
     step_gradient,
 )
 
+
 def step_order(num_prompts=PROMPTS):
     """(prompt, sample) of the first step, in the order in which micro-batches take them."""
     dataset = CompletionDataset(num_prompts, SAMPLES)

@@ -15,11 +15,13 @@ _SHARDED = "accelerate launch --config_file configs/accelerate/fsdp2.yaml"
 
 
 def check_launch(args: TrainingArguments) -> None:
-    """Look at how this process was started; one process takes one GPU, however many there are.
+    """Look at how this process was started: it takes one GPU, however many there are, and the first one speaks for all.
 
     Raises:
         ValueError: If it was started for a kind of sharding that the rollout's weights cannot come from.
     """
+    if args.process_index > 0:
+        logging.getLogger("saki").setLevel(logging.ERROR)
     if args.n_gpu > 1:
         logger.warning(
             "%d GPUs are visible and this one process uses the first; start one process a GPU with "

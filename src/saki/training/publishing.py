@@ -19,7 +19,16 @@ logger = logging.getLogger(__name__)
 MODEL_FOLDER = "model"
 """Folder of the final model in a run folder."""
 
-_NO_MODEL = ("optimizer", "scheduler", "rng_state", "scaler", "trainer_state", "training_args", "saki_state", "pytorch_model_fsdp")
+_NO_MODEL = (
+    "optimizer",
+    "scheduler",
+    "rng_state",
+    "scaler",
+    "trainer_state",
+    "training_args",
+    "saki_state",
+    "pytorch_model_fsdp",
+)
 
 
 class Publishing(Trainer):

@@ -13,6 +13,7 @@ from transformers.trainer_utils import TrainOutput
 import saki
 from saki.files import whole_folder
 from saki.training.checkpoint import (
+    STAGING,
     check_checkpoint,
     checkpoint_step,
     checkpoint_to_resume,
@@ -67,9 +68,17 @@ class WholeCheckpoints(Trainer):
         """Model and tokenizer, whole or not at all; the library's pickle of the arguments is left out."""
         if not self.args.should_save:
             return super()._save(output_dir, state_dict)
-        with whole_folder(Path(output_dir or str(self.args.output_dir))) as unfinished:
-            super()._save(str(unfinished), state_dict)
-            (unfinished / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # nothing reads it back
+        folder = Path(output_dir or str(self.args.output_dir))
+        if folder.parent == self._checkpoint_root and folder.parent.name == STAGING:
+            # Nobody sees it before it is whole, and other ranks may have begun to write their states there.
+            self._save_files(folder, state_dict)
+        else:
+            with whole_folder(folder) as unfinished:
+                self._save_files(unfinished, state_dict)
+
+    def _save_files(self, folder: Path, state_dict: dict[str, Any] | None) -> None:
+        super()._save(str(folder), state_dict)
+        (folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # nothing reads it back
 
     def _get_output_dir(self, trial: Any) -> str:
         return str(self._checkpoint_root)
