@@ -25,6 +25,7 @@ class _Entry:
     adapters: tuple[str, ...] = ()
     kind: str = "weight"
 
+    @torch.no_grad()  # not around the generator: its wrapper would hold on to the tensor before
     def value(self) -> Tensor:
         tensor = whole_tensor(self.tensor.detach())
         for adapter in self.adapters:
@@ -72,7 +73,6 @@ def plain_state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     return _values(entries)
 
 
-@torch.no_grad()
 def _values(entries: list[_Entry]) -> Iterator[tuple[str, Tensor]]:
     seen: set[int] = set()
     for entry in entries:
