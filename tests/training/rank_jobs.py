@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from accelerate import PartialState
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
@@ -257,9 +257,26 @@ def long_runs(folder: Path, alone: Path) -> dict[str, Any]:
     result["saved"] = {name: tensor.clone() for name, tensor in plain_state(saved)}
     run = resume(folder / "fsdp_resumed", folder / "fsdp", 10, recorded, ShardedTrainer, **twenty)
     result["fsdp_resumed"] = weights(run)
+    recomputed = {"gradient_checkpointing": True, "loss_chunk_tokens": 5}
+    result["fsdp_recomputed"] = first_step(folder / "fsdp_recomputed", recorded, ShardedTrainer, **recomputed)
+    result["refusals"] = [
+        refusal(folder / "crossed_fsdp", folder / "ddp", ShardedTrainer),
+        refusal(folder / "crossed_ddp", folder / "fsdp", SakiTrainer),
+    ]
     result["probe"] = probed(folder / "probed")
     result["streamed"] = streamed()
     return result
+
+
+def refusal(folder: Path, source: Path, kind: type[SakiTrainer]) -> str:
+    """How a run ends that is to go on from a checkpoint of the other kind."""
+    if kind is SakiTrainer:
+        PartialState().distributed_type = DistributedType.MULTI_CPU
+    try:
+        resume(folder, source, 10, None, kind, max_steps=11)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def probed(folder: Path) -> dict[str, Any]:
@@ -304,11 +321,12 @@ def streamed() -> dict[str, Any]:
         "plain": [load_causal_lm(student_path(), dtype=torch.float32) for _ in range(2)],
         "adapter": [adapted(), adapted()],
     }.items():
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
         for layer in sharded.get_decoder().layers:
-            fully_shard(layer)
-        fully_shard(sharded)
+            fully_shard(layer, mp_policy=policy)
+        fully_shard(sharded, mp_policy=policy)
         num_sharded = sum(isinstance(parameter, DTensor) for parameter in sharded.parameters())
-        sharded(input_ids=torch.tensor([[1, 2, 3]]))  # leaves some parameters gathered
+        sharded(input_ids=torch.tensor([[1, 2, 3]]))  # leaves some parameters gathered, in bfloat16
         expected = dict(plain_state(plain))
         DTensor.full_tensor, most = counted, 0
         live.clear()

@@ -164,6 +164,8 @@ def test_a_sharded_model_has_the_gradient_of_one_rank(long, recorded):
     for rank in long[1]:
         assert all(rank["fsdp_sharded"])
         assert_close(rank["fsdp_gradient"], recorded[1]["gradient"])
+        assert all(rank["fsdp_recomputed"]["sharded"])
+        assert_close(rank["fsdp_recomputed"]["gradient"], recorded[1]["gradient"])
 
 
 @pytest.mark.slow
@@ -173,6 +175,14 @@ def test_a_sharded_run_is_saved_and_goes_on(long):
         for name, tensor in rank["fsdp"].items():
             assert torch.equal(rank["saved"][name], tensor), name
         assert_close(rank["fsdp_resumed"], rank["fsdp"], 1e-12)
+
+
+@pytest.mark.slow
+def test_checkpoints_of_the_other_kind_are_refused(long):
+    for rank in long[1]:
+        to_sharded, to_whole = rank["refusals"]
+        assert "checkpoint-10 was written without FSDP, and this run shards by FSDP2; " in to_sharded
+        assert "checkpoint-10 was written with FSDP, and this run has no FSDP; " in to_whole
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ import saki
 from saki.files import whole_folder
 from saki.training.checkpoint import (
     STAGING,
+    CheckpointError,
     check_checkpoint,
     checkpoint_step,
     checkpoint_to_resume,
@@ -61,8 +62,19 @@ class WholeCheckpoints(Trainer):
             resume_from_checkpoint = str(checkpoint_to_resume(self._checkpoint_root, self.resume_facts()))
         elif isinstance(resume_from_checkpoint, str):
             check_checkpoint(Path(resume_from_checkpoint), self.resume_facts())
+        if resume_from_checkpoint:
+            self._check_sharding(Path(resume_from_checkpoint))
         self._saved_step = checkpoint_step(Path(resume_from_checkpoint)) if resume_from_checkpoint else None
         return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+
+    def _check_sharding(self, folder: Path) -> None:
+        if not folder.is_dir() or self.is_fsdp_enabled == any(folder.glob("pytorch_model_fsdp*")):
+            return
+        with_fsdp, here = ("without", "shards by FSDP2") if self.is_fsdp_enabled else ("with", "has no FSDP")
+        raise CheckpointError(
+            f"{folder} was written {with_fsdp} FSDP, and this run {here}; launch it as it was launched to go on, or "
+            "start a new run from the model in that folder"
+        )
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         """Model and tokenizer, whole or not at all; the library's pickle of the arguments is left out."""
