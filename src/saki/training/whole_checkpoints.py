@@ -18,6 +18,7 @@ from saki.training.checkpoint import (
     check_checkpoint,
     checkpoint_step,
     checkpoint_to_resume,
+    clear_staging,
     publish,
     rotate,
     staged_checkpoint,
@@ -65,7 +66,11 @@ class WholeCheckpoints(Trainer):
         if resume_from_checkpoint:
             self._check_sharding(Path(resume_from_checkpoint))
         self._saved_step = checkpoint_step(Path(resume_from_checkpoint)) if resume_from_checkpoint else None
-        return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+        outcome = super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+        if self._saved_step is not None and self.args.should_save:
+            self._rotate(self._saved_step)  # a run that was killed before its last rotation has saved nothing since
+            clear_staging(self._checkpoint_root)
+        return outcome
 
     def _check_sharding(self, folder: Path) -> None:
         if not folder.is_dir() or self.is_fsdp_enabled == any(folder.glob("pytorch_model_fsdp*")):
@@ -101,7 +106,7 @@ class WholeCheckpoints(Trainer):
         if step == self._saved_step:  # it is there already: nothing has been trained since
             return
         name = f"checkpoint-{step}"
-        best = f"checkpoint-{self.state.best_global_step}" if self.state.best_global_step else None
+        best = self._best_name()
         with staged_checkpoint(root, root / name, writer) as staging:
             self.accelerator.wait_for_everyone()
             self._checkpoint_root = staging
@@ -117,6 +122,13 @@ class WholeCheckpoints(Trainer):
                 facts = {"save_only_model": self.args.save_only_model, "step": step, "saki": saki.__version__}
                 write_manifest(staging / name, self.resume_facts() | facts)
                 publish(staging / name, root / name)
-                rotate(root, self.args.save_total_limit, {name, best or name})
+                self._rotate(step)
         self._saved_step = step
         self.accelerator.wait_for_everyone()
+
+    def _rotate(self, step: int) -> None:
+        name = f"checkpoint-{step}"
+        rotate(self._checkpoint_root, self.args.save_total_limit, {name, self._best_name() or name})
+
+    def _best_name(self) -> str | None:
+        return f"checkpoint-{self.state.best_global_step}" if self.state.best_global_step else None
