@@ -24,7 +24,11 @@ OTHERS = {
     "paper/evaluation.yaml": "eval",
     "paper/data.yaml": "data",
 }
-CONFIGS = [path for path in sorted(ROOT.rglob("*.yaml")) if str(path.relative_to(ROOT)) not in OTHERS]
+CONFIGS = [
+    path
+    for path in sorted(ROOT.rglob("*.yaml"))
+    if str(path.relative_to(ROOT)) not in OTHERS and path.parent.name != "accelerate"
+]
 
 BOTH = ("opd", "exopd", "skd", "trb", "saki")
 """Rows of Tables 1 and 2 that are trained, for each student."""

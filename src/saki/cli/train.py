@@ -76,11 +76,14 @@ def run(argv: Sequence[str]) -> int:
     trainer.names = RunNames(args.model, args.teacher_model, args.dataset, git_commit())
     with stop:
         outcome = trainer.train(resume_from_checkpoint=args.resume and has_checkpoint(folder))
+    if stop.stopped_by is None:
+        trainer.save_model()
+    if trainer.ranks.size > 1:
+        trainer.accelerator.end_training()  # leaves the process group
+    if not trainer.ranks.is_first:  # one speaks for all
+        return 0 if stop.stopped_by is None else exit_code(stop.stopped_by)
     if stop.stopped_by is not None:
         return report_stop(stop.stopped_by, outcome.global_step, trainer.state.max_steps, folder)
-    trainer.save_model()
-    if not trainer.is_world_process_zero():
-        return 0
     trace, report = write_pages(folder, tokenizer)
     pages = "".join(f"   {name}: {page}" for name, page in (("trace", trace), ("report", report)) if page)
     print(f"model: {folder / 'model'}{pages}")

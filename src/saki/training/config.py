@@ -14,6 +14,7 @@ from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK,
 
 from saki.methods import get_method
 from saki.objectives import radius_schedule
+from saki.training.launch import check_launch
 from saki.training.publishing import check_hub_strategy
 from saki.types import ExactOptions, check_number, unknown_option
 
@@ -134,11 +135,14 @@ class SakiConfig(TrainingArguments, ExactOptions):
         self._check_library_options()
         self.radius_at(1)
         name_checkpointing(self)
+        if self.ddp_find_unused_parameters is None:
+            self.ddp_find_unused_parameters = False  # every trainable weight of a causal LM takes part in each forward
         try:
             super().__post_init__()
         except FileNotFoundError as error:
             raise ValueError(f"a setting names the file {error.filename!r}, which is not there; check it") from error
         check_hub_strategy(self)
+        check_launch(self)
         self._derive_accumulation()
 
     def _check_library_options(self) -> None:
@@ -192,7 +196,7 @@ class SakiConfig(TrainingArguments, ExactOptions):
 
     def _derive_accumulation(self) -> None:
         completions = self.prompts_per_step * self.num_generations
-        per_micro_step = self.per_device_train_batch_size * max(1, self.n_gpu) * self.world_size
+        per_micro_step = self.per_device_train_batch_size * self.world_size
         if completions % per_micro_step:
             raise ValueError(
                 f"prompts_per_step * num_generations = {completions} must be a multiple of "
