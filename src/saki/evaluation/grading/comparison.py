@@ -56,11 +56,12 @@ def grade_completion(completion: str, gold: str, *, e_notation: bool = True, tex
     if not found:
         return "unparsed"
     verdict = compare_answers(found[-1], gold, e_notation=e_notation, text_equality=text_equality)
-    if verdict != "correct" and len(set(found)) > 1:
-        if any(num_answers(parse_structure(wanted)) > 1 for wanted in _gold_readings(gold, e_notation)):
-            together = " , ".join(dict.fromkeys(found))
-            if compare_answers(together, gold, e_notation=e_notation, text_equality=text_equality) == "correct":
-                return "correct"
+    if verdict == "correct" or len(set(found)) == 1:
+        return verdict
+    if any(num_answers(parse_structure(wanted)) > 1 for wanted in _gold_readings(gold, e_notation)):
+        together = " , ".join(dict.fromkeys(found))
+        if compare_answers(together, gold, e_notation=e_notation, text_equality=text_equality) == "correct":
+            return "correct"
     return verdict
 
 
