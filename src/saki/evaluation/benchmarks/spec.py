@@ -178,14 +178,15 @@ def _answer(row: Mapping[str, Any], spec: BenchmarkSpec, where: str) -> str:
     reward_model = row.get("reward_model")
     truth = reward_model.get("ground_truth") if isinstance(reward_model, Mapping) else None
     for value in (*(row.get(field) for field in spec.answer_fields), truth):
-        several = isinstance(value, Sequence) and not isinstance(value, str | bytes)
-        parts = list(value) if several else [] if value is None else [value]
+        if value is None:
+            continue
+        parts = list(value) if isinstance(value, Sequence) and not isinstance(value, str | bytes) else [value]
         for part in parts:
             number = isinstance(part, int | float | Decimal) and not isinstance(part, bool) and math.isfinite(part)
             if not isinstance(part, str) and not number:
                 raise BenchmarkDataError(
-                    f"{where} has the answer {str(part)[:60]!r} ({type(part).__name__}), expected text, a finite number "
-                    f"or a list of them; mend the row, or name another field in answer_fields of {spec.name}"
+                    f"{where} has the answer {str(part)[:60]!r} ({type(part).__name__}), expected text, a finite "
+                    f"number or a list of them; mend the row, or name another field in answer_fields of {spec.name}"
                 )
         if text := ", ".join(map(str, parts)).strip():
             return text
