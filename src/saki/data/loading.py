@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -127,9 +129,8 @@ def _read(kind: str, files: list[Path]) -> Any:
     except (OSError, ValueError, RuntimeError, DatasetGenerationError) as error:
         if "corresponds to no data" in str(error):
             raise DataLoadError(f"{str(files[0])!r} has no rows; expected rows with a 'prompt'") from error
-        for path in files:
-            if path.suffix == ".jsonl":
-                _check_lines(path)
+        if any(path.suffix == ".jsonl" and _check_lines(path) for path in files):
+            return _read_without_blank_lines(files)
         raise _unreadable(str(files[0]), error.__cause__ or error) from error
 
 
@@ -150,10 +151,33 @@ def _quiet() -> Iterator[None]:
             datasets.enable_progress_bars()
 
 
-def _check_lines(path: Path) -> None:
-    """Name the first line of a file that is no JSON object."""
+def _read_without_blank_lines(files: list[Path]) -> Any:
+    """Read copies in which no line is made of blanks, which the library's reader does not skip."""
+    with tempfile.TemporaryDirectory() as folder:
+        copies = []
+        for number, path in enumerate(files):
+            copy = Path(folder, f"{number:05d}{path.suffix}")
+            if path.suffix == ".jsonl":
+                with path.open("rb") as source, copy.open("wb") as target:
+                    target.writelines(line for line in source if line.strip())
+            else:
+                shutil.copyfile(path, copy)
+            copies.append(copy)
+        try:
+            return _read("json", copies)
+        except DataLoadError as error:
+            text = str(error)
+            for path, copy in zip(files, copies, strict=True):
+                text = text.replace(repr(str(copy)), repr(str(path)))
+            raise DataLoadError(text) from error
+
+
+def _check_lines(path: Path) -> bool:
+    """Name the first line of a file that is no JSON object; tell whether there are lines of blanks."""
+    blank = False
     with path.open(encoding="utf-8", errors="replace") as stream:
         for number, line in enumerate(stream, start=1):
+            blank |= not line.strip() and line.strip("\r\n") != ""
             try:
                 row = json.loads(line) if line.strip() else {}
             except json.JSONDecodeError as error:
@@ -164,6 +188,7 @@ def _check_lines(path: Path) -> None:
                 raise DataLoadError(
                     f"line {number} of {str(path)!r} holds a {type(row).__name__}, expected an object with a 'prompt'"
                 )
+    return blank
 
 
 def _unreadable(name: str, error: BaseException) -> DataLoadError:
@@ -175,7 +200,8 @@ def _rename(dataset: Dataset, column: str, target: str, name: str) -> Dataset:
     if column not in dataset.column_names:
         raise DataLoadError(
             f"{name!r} has no {column!r} column, only {dataset.column_names}; rename the one that "
-            f"holds the {target} to {target!r}, or name it as {target}_column in Python"
+            f"holds the {target} to {target!r}, or name it with saki data --{target}_column "
+            f"({target}_column in Python)"
         )
     if column == target:
         return dataset
