@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -129,8 +127,9 @@ def _read(kind: str, files: list[Path]) -> Any:
     except (OSError, ValueError, RuntimeError, DatasetGenerationError) as error:
         if "corresponds to no data" in str(error):
             raise DataLoadError(f"{str(files[0])!r} has no rows; expected rows with a 'prompt'") from error
-        if any(path.suffix == ".jsonl" and _check_lines(path) for path in files):
-            return _read_without_blank_lines(files)
+        for path in files:
+            if path.suffix == ".jsonl":
+                _check_lines(path)
         raise _unreadable(str(files[0]), error.__cause__ or error) from error
 
 
@@ -151,33 +150,10 @@ def _quiet() -> Iterator[None]:
             datasets.enable_progress_bars()
 
 
-def _read_without_blank_lines(files: list[Path]) -> Any:
-    """Read copies in which no line is made of blanks, which the library's reader does not skip."""
-    with tempfile.TemporaryDirectory() as folder:
-        copies = []
-        for number, path in enumerate(files):
-            copy = Path(folder, f"{number:05d}{path.suffix}")
-            if path.suffix == ".jsonl":
-                with path.open("rb") as source, copy.open("wb") as target:
-                    target.writelines(line for line in source if line.strip())
-            else:
-                shutil.copyfile(path, copy)
-            copies.append(copy)
-        try:
-            return _read("json", copies)
-        except DataLoadError as error:
-            text = str(error)
-            for path, copy in zip(files, copies, strict=True):
-                text = text.replace(repr(str(copy)), repr(str(path)))
-            raise DataLoadError(text) from error
-
-
-def _check_lines(path: Path) -> bool:
-    """Name the first line of a file that is no JSON object; tell whether there are lines of blanks."""
-    blank = False
+def _check_lines(path: Path) -> None:
+    """Name the first line of a file that is no JSON object."""
     with path.open(encoding="utf-8", errors="replace") as stream:
         for number, line in enumerate(stream, start=1):
-            blank |= not line.strip() and line.strip("\r\n") != ""
             try:
                 row = json.loads(line) if line.strip() else {}
             except json.JSONDecodeError as error:
@@ -188,7 +164,6 @@ def _check_lines(path: Path) -> bool:
                 raise DataLoadError(
                     f"line {number} of {str(path)!r} holds a {type(row).__name__}, expected an object with a 'prompt'"
                 )
-    return blank
 
 
 def _unreadable(name: str, error: BaseException) -> DataLoadError:
