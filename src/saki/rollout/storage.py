@@ -260,7 +260,7 @@ def _check_schema(path: Path, schema: pa.Schema) -> dict[str, str]:
     if version != SCHEMA_VERSION:
         remedy = "use the saki that wrote it"
         if version == 1:
-            remedy = "it lacks the log-probs of proposals and teacher's tops, so roll out again or use the saki that wrote it"
+            remedy = "it lacks log-probs of proposals and modes, so roll out again or use the saki that wrote it"
         raise RolloutFileError(f"{path} has schema version {version}, this saki reads {SCHEMA_VERSION}; {remedy}")
     absent = [name for name in rollout_schema().names if name not in schema.names]
     if absent:

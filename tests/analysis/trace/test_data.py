@@ -36,7 +36,9 @@ def two_files(tmp_path):
     second = made.batch_of(
         [[2, 2], [made.EURO_HEAD, made.EURO_TAIL, 1]], finish=["length", "nan"], seed=1, scored=False
     )
-    first.teacher_logprobs[1], first.teacher_mode_ids[1] = float("nan"), -1  # one row that was not scored
+    first.teacher_mode_ids[1] = -1  # one row that was not scored
+    for name in ("teacher_logprobs", "proposal_teacher_logprobs", "mode_student_logprobs", "mode_teacher_logprobs"):
+        getattr(first, name)[1] = float("nan")
     return [made.write_step(tmp_path, 1, first), made.write_step(tmp_path, 20, second, method="skd")]
 
 

@@ -97,7 +97,7 @@ class Inspector {
     for (const [letter, owner] of LAWS) {
       const cell = element("th");
       cell.scope = "col";
-      cell.append(element("span", "letter", letter), element("span", "faint", ` ${owner}`));
+      cell.append(element("span", "letter", letter), element("span", "faint", owner));
       head.append(cell);
     }
     const body = table.createTBody();
