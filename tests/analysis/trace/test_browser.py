@@ -5,8 +5,15 @@ from __future__ import annotations
 import re
 
 import pytest
+import torch
 
 from saki.analysis.trace import TokenTexts, read_trace, write_trace
+from saki.functional import normalized_log_probs
+from saki.methods import get_method
+from saki.models import TableLM
+from saki.rollout import ResidentEngine, TableDecoder
+from saki.types import Prompt, RolloutRequest
+from saki.verification.laws import row_laws
 from tests.analysis.trace import made_rollouts as made
 
 pytestmark = pytest.mark.browser
@@ -86,6 +93,51 @@ def test_what_would_not_show_is_written_out(open_page, trace_file):
     page.hover("#text ins[data-t='10']")
     assert "Proposal\t␣cat" in card(page)
     assert "Committed\t␣␣" in card(page)
+
+
+RADII = {"saki": 0.2, "skd": 0.2, "opd": 0.0}
+
+
+@pytest.mark.parametrize("method", RADII)
+def test_three_tokens_under_three_laws_are_what_enumeration_says(open_page, tmp_path, method):
+    """The card of each token of a float32 rollout against p, q and T in float64; what it cannot know it calls so."""
+    student, teacher = (TableLM(7, 2, seed=seed, sharpness=2.0) for seed in (1, 2))
+    behavior = get_method(method).behavior
+    request = RolloutRequest(
+        seed=6,
+        max_completion_length=12,
+        num_generations=8,
+        trust_region_radius=RADII[method],
+        behavior=behavior,
+        top_k=2 if behavior == "skd" else None,
+    )
+    batch = ResidentEngine(TableDecoder(student), TableDecoder(teacher), [0]).generate([Prompt(0, (1, 2))], request)
+    path = made.write_step(tmp_path, 1, batch, method)
+    page = open_page(write_trace(tmp_path / "t.html", read_trace([path]), title="t", texts=None))
+    kinds = set()
+    for row in range(len(batch)):
+        for t, y in enumerate(batch.completion_token_ids(row)):
+            page.keyboard.press("ArrowRight")
+            prefix = torch.tensor([batch.prompt_token_ids(row) + batch.completion_token_ids(row)[:t]])
+            log_p, log_t = (normalized_log_probs(model.logits(prefix)[0, -1:].double()) for model in (student, teacher))
+            log_q = row_laws(log_p, log_t, batch.beta[row, t : t + 1].double()).log_q
+            z, mode = int(batch.proposal_ids[row, t]), int(log_t.argmax())
+            if behavior == "skd":
+                inside = log_t >= log_t.topk(2).values[..., -1:]
+                log_q = (log_p.exp() * inside + (log_p.exp() * ~inside).sum() * log_t.exp()).log()
+            for token, shown in zip((z, y, mode), law_logprobs(page), strict=True):
+                expected = [float(law[0, token]) for law in (log_p, log_q, log_t)]
+                if token != y and behavior == "student":
+                    assert shown[:2] == ["The file does not say."] * 2
+                    shown, expected = shown[2:], expected[2:]
+                elif token != y and behavior == "skd":
+                    assert shown.pop(1) == "The file does not say."
+                    del expected[1]
+                assert shown == pytest.approx(expected, abs=2e-5)  # six digits of numbers below 10
+            kinds.add((z == y, mode == y, mode == z))
+        page.keyboard.press("j")
+    if behavior == "bridge":
+        assert len(kinds) == 5  # three tokens coincide in five ways, and each came up
 
 
 @pytest.mark.parametrize("position", [0, 2])
