@@ -101,7 +101,7 @@ RADII = {"saki": 0.2, "skd": 0.2, "opd": 0.0}
 @pytest.mark.parametrize("method", RADII)
 def test_three_tokens_under_three_laws_are_what_enumeration_says(open_page, tmp_path, method):
     """The card of each token of a float32 rollout against p, q and T in float64; what it cannot know it calls so."""
-    student, teacher = (TableLM(7, 2, seed=seed, sharpness=2.0) for seed in (1, 2))
+    student, teacher = (TableLM(7, 2, seed=seed, sharpness=2.0, dtype=torch.float32) for seed in (1, 2))
     behavior = get_method(method).behavior
     request = RolloutRequest(
         seed=6,
