@@ -129,11 +129,11 @@ def _cut(path):
         (_write_parquet, "is parquet, but not a rollout file of saki"),
         (
             lambda path: _write_parquet(path, metadata={"saki": '{"schema_version": 99, "facts": {}}'}),
-            "has schema version 99, this saki reads 1",
+            "has schema version 99, this saki reads 2",
         ),
         (lambda path: _write_parquet(path, metadata={"saki": "{"}), "has damaged metadata"),
         (
-            lambda path: _write_parquet(path, metadata={"saki": '{"schema_version": 1, "facts": {}}'}),
+            lambda path: _write_parquet(path, metadata={"saki": '{"schema_version": 2, "facts": {}}'}),
             "lacks the columns prompt_key",
         ),
         (lambda path: None, "there is no rollout file"),

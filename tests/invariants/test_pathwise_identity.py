@@ -25,6 +25,10 @@ FLOATS = (
     "kl",
     "tv",
     "acceptance_probability",
+    "proposal_logprobs",
+    "proposal_teacher_logprobs",
+    "mode_student_logprobs",
+    "mode_teacher_logprobs",
 )
 
 
@@ -76,7 +80,7 @@ def assert_identical(batch, reference):
             assert torch.equal(getattr(batch, name)[i][mask], getattr(reference, name)[j][other_mask]), name
         for name in FLOATS:
             value, other = getattr(batch, name)[i][mask], getattr(reference, name)[j][other_mask]
-            assert torch.allclose(value, other, atol=1e-9, rtol=0), name
+            assert torch.allclose(value, other, atol=1e-9, rtol=0, equal_nan=True), name
 
 
 @pytest.fixture(scope="module")

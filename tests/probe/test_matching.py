@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from saki.probe.matching import Place, match_positions
-from saki.types import RolloutBatch
+from saki.types import TOKEN_FIELDS, RolloutBatch
+
+NUMBERS = ("beta", "kl", "tv", "acceptance_probability")
 
 
 def batch_of(*rows, seed=7):
@@ -19,7 +21,6 @@ def batch_of(*rows, seed=7):
         ids[row, : len(tokens)] = torch.tensor(tokens)
         mask[row, : len(tokens)] = True
         corrected[row, list(places)] = True
-    floats = ("student_logprobs", "behavior_logprobs", "teacher_logprobs", "beta", "kl", "tv", "acceptance_probability")
     return RolloutBatch(
         prompt_ids=torch.tensor([[key] for key, *_ in rows]),
         prompt_mask=torch.ones(len(rows), 1, dtype=torch.bool),
@@ -34,7 +35,7 @@ def batch_of(*rows, seed=7):
         student_version=0,
         trust_region_radius=0.02,
         seed=seed,
-        **dict.fromkeys(floats, numbers),
+        **{name: numbers for name in TOKEN_FIELDS if name.endswith("_logprobs") or name in NUMBERS},
     )
 
 

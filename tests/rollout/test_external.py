@@ -116,6 +116,7 @@ def test_scores(loop, resident, side):
     got, wanted = loop.score(batch, side), resident.score(batch, side)
     assert torch.allclose(got.logprobs, wanted.logprobs, atol=1e-10, equal_nan=True)
     assert torch.equal(got.mode_ids, wanted.mode_ids)
+    assert torch.allclose(got.mode_logprobs, wanted.mode_logprobs, atol=1e-10, equal_nan=True)
 
 
 def test_weights_are_streamed_and_what_does_not_fit_is_refused(loop, resident):

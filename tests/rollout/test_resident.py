@@ -52,7 +52,15 @@ def test_metadata_is_what_a_plain_forward_says():
         at = torch.arange(n)
         assert torch.allclose(batch.student_logprobs[row, :n], log_p[at, y], atol=1e-9)
         assert torch.allclose(batch.teacher_logprobs[row, :n], log_t[at, y], atol=1e-9)
-        assert torch.equal(batch.teacher_mode_ids[row, :n], log_t.argmax(dim=-1))
+        mode = batch.teacher_mode_ids[row, :n]
+        assert torch.equal(mode, log_t.argmax(dim=-1))
+        for name, law, token in (
+            ("proposal_logprobs", log_p, z),
+            ("proposal_teacher_logprobs", log_t, z),
+            ("mode_student_logprobs", log_p, mode),
+            ("mode_teacher_logprobs", log_t, mode),
+        ):
+            assert torch.allclose(getattr(batch, name)[row, :n], law[at, token], atol=1e-9), name
         beta = batch.beta[row, :n].unsqueeze(1)
         log_q = torch.log_softmax((1 - beta) * log_p + beta * log_t, dim=-1)
         assert torch.allclose(batch.behavior_logprobs[row, :n], log_q[at, y], atol=1e-9)
@@ -62,6 +70,15 @@ def test_metadata_is_what_a_plain_forward_says():
         assert torch.allclose(batch.acceptance_probability[row, :n], accept, atol=1e-9)
         assert torch.equal(batch.correction_mask[row, :n], y != z)
     assert float(batch.tv[batch.response_mask].max()) <= pinsker_bound(0.1)
+    for same, fields in (
+        (batch.proposal_ids == batch.completion_ids, ("proposal_logprobs", "proposal_teacher_logprobs")),
+        (batch.teacher_mode_ids == batch.completion_ids, ("mode_student_logprobs", "mode_teacher_logprobs")),
+    ):
+        same = same & batch.response_mask
+        assert same.any()
+        assert not same[batch.response_mask].all()
+        for name, committed in zip(fields, ("student_logprobs", "teacher_logprobs"), strict=True):
+            assert torch.equal(getattr(batch, name)[same], getattr(batch, committed)[same])  # to the bit
 
 
 def test_rows_end_at_their_stop_token_or_cap_and_padding_is_marked():
@@ -89,10 +106,18 @@ def test_student_only_path_asks_the_teacher_for_scores_alone():
     mask = batch.response_mask
     assert torch.equal(batch.behavior_logprobs[mask], batch.student_logprobs[mask])
     assert torch.isfinite(batch.teacher_logprobs[mask]).all()
+    assert torch.equal(batch.proposal_logprobs[mask], batch.student_logprobs[mask])
+    assert torch.equal(batch.proposal_teacher_logprobs[mask], batch.teacher_logprobs[mask])
+    is_mode = mask & (batch.teacher_mode_ids == batch.completion_ids)
+    assert torch.equal(batch.mode_teacher_logprobs[is_mode], batch.teacher_logprobs[is_mode])
+    assert (batch.mode_teacher_logprobs > batch.teacher_logprobs)[mask & ~is_mode].all()
+    assert torch.isnan(batch.mode_student_logprobs).all()  # a student that rolls out alone never sees the mode
     unscored = engine.generate(PROMPTS, request(behavior="student", score_teacher=False))
     assert torch.equal(unscored.completion_ids, batch.completion_ids)
     assert torch.isnan(unscored.teacher_logprobs).all()
     assert (unscored.teacher_mode_ids == -1).all()
+    assert torch.equal(unscored.proposal_logprobs[mask], batch.student_logprobs[mask])
+    assert torch.isnan(torch.stack([unscored.proposal_teacher_logprobs, unscored.mode_teacher_logprobs])).all()
 
 
 def test_scores_are_those_of_a_plain_forward(monkeypatch):
@@ -108,6 +133,7 @@ def test_scores_are_those_of_a_plain_forward(monkeypatch):
     for scores in (whole, chunked):
         assert torch.allclose(scores.logprobs[mask], batch.teacher_logprobs[mask], atol=1e-9)
         assert torch.equal(scores.mode_ids, batch.teacher_mode_ids)
+        assert torch.allclose(scores.mode_logprobs[mask], batch.mode_teacher_logprobs[mask], atol=1e-9)
     assert torch.allclose(engine.score(batch, "student").logprobs[mask], batch.student_logprobs[mask], atol=1e-9)
 
 

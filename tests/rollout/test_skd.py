@@ -8,7 +8,7 @@ from saki.functional.numerics import normalized_log_probs
 from saki.models import TableLM
 from saki.rollout import ResidentEngine, SequentialSampler, TableDecoder
 from saki.rollout.skd import verify_skd_block
-from saki.types import Prompt, RolloutRequest
+from saki.types import TOKEN_FIELDS, Prompt, RolloutRequest
 
 ROWS, WIDTH, VOCAB, TOP_K = 300, 5, 6, 4
 
@@ -54,6 +54,13 @@ def test_metadata_is_that_of_the_sampled_law(block):
     assert torch.allclose(verified.bridge.tv, 0.5 * (p - q).abs().sum(-1))
     assert torch.allclose(verified.bridge.kl, (q * (q / p).log()).sum(-1))
     assert torch.equal(verified.teacher_mode_ids, log_t.argmax(-1))
+    for value, law, token in (
+        (verified.proposal_logprobs, log_p, proposals),
+        (verified.proposal_teacher_logprobs, log_t, proposals),
+        (verified.mode_student_logprobs, log_p, log_t.argmax(-1)),
+        (verified.mode_teacher_logprobs, log_t, log_t.argmax(-1)),
+    ):
+        assert torch.equal(value, law.gather(-1, token.unsqueeze(-1)).squeeze(-1))
 
 
 def test_a_top_k_as_wide_as_the_vocabulary_is_the_student(block):
@@ -91,7 +98,7 @@ def test_the_engine_gives_the_tokens_of_token_wise_sampling(block_size):
     for name in ("completion_ids", "correction_mask", "proposal_ids", "response_mask", "teacher_mode_ids"):
         assert torch.equal(getattr(batch, name), getattr(oracle, name)), name
     mask = batch.response_mask
-    for name in ("behavior_logprobs", "student_logprobs", "teacher_logprobs", "tv", "kl"):
+    for name in (*(name for name in TOKEN_FIELDS if name.endswith("_logprobs")), "tv", "kl"):
         assert torch.allclose(getattr(batch, name)[mask], getattr(oracle, name)[mask], atol=1e-12), name
 
 

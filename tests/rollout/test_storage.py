@@ -1,5 +1,7 @@
 """Rollout files: what goes in comes out, values that are not there are null, bad files are named."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -7,6 +9,7 @@ import torch
 
 from saki.models import TableLM
 from saki.rollout import ResidentEngine, RolloutFileError, TableDecoder, read_rollouts, write_rollouts
+from saki.rollout.recorder import METADATA
 from saki.rollout.storage import rollout_schema
 from saki.types import Prompt, RolloutBatch, RolloutRequest
 from saki.types.batch import TENSOR_FIELDS
@@ -39,13 +42,33 @@ def test_round_trip(tmp_path, radius, score, dtype):
     assert list((tmp_path / "a").iterdir()) == [tmp_path / "a" / "r.parquet"]
 
 
+def test_what_the_committed_token_says_already_is_not_stored_twice(tmp_path):
+    batch = rollout()
+    write_rollouts(tmp_path / "r.parquet", batch)
+    table = pq.read_table(tmp_path / "r.parquet")
+    for name, ids in (("proposal_logprobs", batch.proposal_ids), ("mode_teacher_logprobs", batch.teacher_mode_ids)):
+        stored = [value is not None for row in table[name].to_pylist() for value in row]
+        other = (ids != batch.completion_ids)[batch.response_mask]
+        assert stored == other.tolist()
+        assert 0 < other.sum() < len(other)
+
+
+def test_values_that_differ_at_the_committed_token_are_kept(tmp_path):
+    batch = rollout()
+    kept = batch.proposal_ids == batch.completion_ids
+    odd = torch.where(kept, batch.proposal_logprobs - 1.0, batch.proposal_logprobs)
+    write_rollouts(tmp_path / "r.parquet", replace(batch, proposal_logprobs=odd))
+    read, _ = read_rollouts(tmp_path / "r.parquet")
+    assert torch.equal(read.proposal_logprobs[batch.response_mask], odd[batch.response_mask])
+
+
 def test_documented_columns_are_the_schema():
     documented = [
         line.split()[0] for line in rollout_schema.__doc__.splitlines() if "  list<" in line or "int64  " in line
     ]
     names = rollout_schema().names
     assert set(documented) <= set(names)
-    assert len(documented) > 10
+    assert {*METADATA} <= set(documented)
 
 
 def test_bad_files_are_named(tmp_path):
@@ -65,6 +88,9 @@ def test_bad_files_are_named(tmp_path):
     table = pq.read_table(good)
     pq.write_table(table.replace_schema_metadata({b"saki": b'{"schema_version": 99, "facts": {}}'}), other)
     with pytest.raises(RolloutFileError, match="schema version 99"):
+        read_rollouts(other)
+    pq.write_table(table.replace_schema_metadata({b"saki": b'{"schema_version": 1, "facts": {}}'}), other)
+    with pytest.raises(RolloutFileError, match=r"version 1, this saki reads 2; it lacks .* roll out again"):
         read_rollouts(other)
     empty = tmp_path / "empty.parquet"
     pq.write_table(table.slice(0, 0), empty)

@@ -41,6 +41,10 @@ class MicroBatch(TypedDict):
     kl: Tensor
     tv: Tensor
     acceptance_probability: Tensor
+    proposal_logprobs: Tensor
+    proposal_teacher_logprobs: Tensor
+    mode_student_logprobs: Tensor
+    mode_teacher_logprobs: Tensor
 
 
 def collate_rollout(batch: RolloutBatch, rows: Sequence[int] | Tensor, pad_token_id: int) -> MicroBatch:

@@ -83,6 +83,7 @@ class ExternalUnit(WorkUnit):
                 kl=zero,
                 tv=zero,
                 acceptance_probability=zero + 1,
+                proposal_logprobs=log_p,
             )
 
     def _draft_block(self, width: int) -> tuple[Tensor, Tensor]:

@@ -21,10 +21,12 @@ class ScoreResult:
     Attributes:
         logprobs: [B, T] nats, log-prob of each completion token given everything before it; NaN outside the mask.
         mode_ids: [B, T] int64, the model's most likely token at each position; -1 outside the mask.
+        mode_logprobs: [B, T] nats, log-prob of that token; NaN outside the mask.
     """
 
     logprobs: Tensor
     mode_ids: Tensor
+    mode_logprobs: Tensor
 
 
 @dataclass(frozen=True)

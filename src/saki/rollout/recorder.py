@@ -22,6 +22,10 @@ METADATA = {
     "kl": None,
     "tv": None,
     "acceptance_probability": None,
+    "proposal_logprobs": None,
+    "proposal_teacher_logprobs": None,
+    "mode_student_logprobs": None,
+    "mode_teacher_logprobs": None,
 }
 """Fields of one committed position; None stands for the batch's float dtype."""
 

@@ -139,7 +139,13 @@ class ResidentEngine:
         batch = unit.run(on_finished)
         if request.student_only and request.score_teacher:
             scores = self.score(batch)
-            batch = replace(batch, teacher_logprobs=scores.logprobs, teacher_mode_ids=scores.mode_ids)
+            batch = replace(
+                batch,
+                teacher_logprobs=scores.logprobs,
+                teacher_mode_ids=scores.mode_ids,
+                proposal_teacher_logprobs=scores.logprobs,
+                mode_teacher_logprobs=scores.mode_logprobs,
+            )
         return batch
 
     def _block_sizer(self, request: RolloutRequest) -> BlockSizer | None:

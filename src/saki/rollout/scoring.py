@@ -87,14 +87,16 @@ def score_rows(decoder: Decoder, batch: RolloutBatch) -> tuple[ScoreResult, int]
     values, forwards = read_rows(decoder, batch, _logprob_and_mode)
     if not values:  # nothing but prompts of one token without a response
         nothing = torch.full(batch.completion_ids.shape, torch.nan, dtype=torch.float64)
-        return ScoreResult(nothing, torch.full_like(batch.completion_ids, -1)), forwards
-    return ScoreResult(values["logprobs"], values["mode_ids"]), forwards
+        return ScoreResult(nothing, torch.full_like(batch.completion_ids, -1), nothing), forwards
+    return ScoreResult(**values), forwards
 
 
 def _logprob_and_mode(log_probs: Tensor, ids: Tensor, positions: Tensor) -> dict[str, Tensor]:
+    mode_ids = modes(log_probs)
     return {
         "logprobs": take(log_probs, ids),
-        "mode_ids": modes(log_probs),
+        "mode_ids": mode_ids,
+        "mode_logprobs": take(log_probs, mode_ids),
     }
 
 
@@ -103,4 +105,5 @@ def join_scores(parts: list[ScoreResult], like: Tensor) -> ScoreResult:
     return ScoreResult(
         logprobs=torch.cat([part.logprobs for part in parts]).to(like.dtype),
         mode_ids=torch.cat([part.mode_ids for part in parts]),
+        mode_logprobs=torch.cat([part.mode_logprobs for part in parts]).to(like.dtype),
     )

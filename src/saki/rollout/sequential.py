@@ -83,6 +83,10 @@ class SequentialSampler:
                     "kl": verified.bridge.kl,
                     "tv": verified.bridge.tv,
                     "acceptance_probability": verified.acceptance,
+                    "proposal_logprobs": verified.proposal_logprobs,
+                    "proposal_teacher_logprobs": verified.proposal_teacher_logprobs,
+                    "mode_student_logprobs": verified.mode_student_logprobs,
+                    "mode_teacher_logprobs": verified.mode_teacher_logprobs,
                 }
             recorder.commit(
                 torch.zeros(1, dtype=torch.long),
@@ -100,16 +104,20 @@ class SequentialSampler:
 
 
 def _student_values(log_p: Tensor, log_t: Tensor, token: Tensor) -> dict[str, Tensor]:
-    log_p_y = take(log_p, token).unsqueeze(1)
+    log_p_y, log_t_y = take(log_p, token).unsqueeze(1), take(log_t, token).unsqueeze(1)
+    mode = log_t.argmax(dim=-1)
     zero = torch.zeros_like(log_p_y)
     return {
         "correction_mask": torch.zeros(1, 1, dtype=torch.bool),
         "student_logprobs": log_p_y,
         "behavior_logprobs": log_p_y,
-        "teacher_logprobs": take(log_t, token).unsqueeze(1),
-        "teacher_mode_ids": log_t.argmax(dim=-1, keepdim=True),
+        "teacher_logprobs": log_t_y,
+        "teacher_mode_ids": mode.unsqueeze(1),
         "beta": zero,
         "kl": zero,
         "tv": zero,
         "acceptance_probability": zero + 1,
+        "proposal_logprobs": log_p_y,
+        "proposal_teacher_logprobs": log_t_y,
+        "mode_teacher_logprobs": take(log_t, mode).unsqueeze(1),
     }

@@ -67,6 +67,7 @@ def verify_skd_block(
     tokens[rows, where] = torch.where(drawn[rows], draws, proposals[rows, where])
     corrections[rows, where] = drawn[rows]
 
+    teacher_modes = modes(log_t)
     log_q = _behavior(log_p, log_t, inside)
     zero = torch.zeros_like(log_q[..., 0], dtype=torch.float64)
     kl, tv = kl_divergence(log_q, log_p).double(), total_variation(log_p, log_q).double()
@@ -77,9 +78,13 @@ def verify_skd_block(
         student_logprobs=take(log_p, tokens),
         behavior_logprobs=take(log_q, tokens),
         teacher_logprobs=take(log_t, tokens),
-        teacher_mode_ids=modes(log_t),
+        teacher_mode_ids=teacher_modes,
         bridge=Bridge(beta=zero, log_partition=zero, kl=kl, tv=tv),
         acceptance=accepted.double(),
+        proposal_logprobs=take(log_p, proposals),
+        proposal_teacher_logprobs=take(log_t, proposals),
+        mode_student_logprobs=take(log_p, teacher_modes),
+        mode_teacher_logprobs=take(log_t, teacher_modes),
         broken=broken,
         num_empty_residuals=torch.zeros((), dtype=torch.long, device=log_p.device),
         num_solved=0,

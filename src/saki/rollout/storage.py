@@ -11,13 +11,22 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from torch import Tensor
 
 from saki.files import whole_file
 from saki.rollout.recorder import METADATA
 from saki.types import RolloutBatch, fill_value
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Written into the file's metadata; readers refuse other versions."""
+
+SAME_AS_COMMITTED = {
+    "proposal_logprobs": ("proposal_ids", "student_logprobs"),
+    "proposal_teacher_logprobs": ("proposal_ids", "teacher_logprobs"),
+    "mode_student_logprobs": ("teacher_mode_ids", "student_logprobs"),
+    "mode_teacher_logprobs": ("teacher_mode_ids", "teacher_logprobs"),
+}
+"""Columns of another token's log-probs: its ids, and the column of y that says the same where that token is y."""
 
 _KEY = b"saki"
 
@@ -29,31 +38,39 @@ class RolloutFileError(ValueError):
 def rollout_schema(float_dtype: torch.dtype = torch.float32) -> pa.Schema:
     """Columns of a rollout file. List columns hold one value per valid response token.
 
+    The last four would repeat ``student_logprobs`` and ``teacher_logprobs`` wherever z or v* is y, which is nearly
+    everywhere. A value is null there: it is that of the committed token. :func:`read_rollouts` puts it in.
+
     Args:
         float_dtype: float32, or float64 (list<double>) for rollouts of float64 models.
 
-    =======================  =================  ==========================================================
-    column                   type               meaning
-    =======================  =================  ==========================================================
-    prompt_key               int64              row of the prompt in the data set before filtering
-    sample_index             int64              which sample of the prompt
-    finish_reason            string             stop, length or nan
-    student_version          int64              weight version that drafted
-    trust_region_radius      double             nats
-    seed                     uint64             request seed
-    prompt_ids               list<int32>        prompt tokens
-    completion_ids           list<int32>        committed tokens y, the end token included
-    proposal_ids             list<int32>        proposals z
-    correction_mask          list<bool>         true where z was rejected
-    student_logprobs         list<float>        log p(y), nats
-    behavior_logprobs        list<float>        log q(y), nats
-    teacher_logprobs         list<float>        log T(y), nats; null where the rollout was not scored
-    teacher_mode_ids         list<int32>        argmax of T; null where not scored
-    beta                     list<float>        bridge coefficient
-    kl                       list<float>        KL(q||p), nats
-    tv                       list<float>        TV(p, q)
-    acceptance_probability   list<float>        min(1, q(z)/p(z))
-    =======================  =================  ==========================================================
+    =========================  =================  ==========================================================
+    column                     type               meaning
+    =========================  =================  ==========================================================
+    prompt_key                 int64              row of the prompt in the data set before filtering
+    sample_index               int64              which sample of the prompt
+    finish_reason              string             stop, length or nan
+    student_version            int64              weight version that drafted
+    trust_region_radius        double             nats
+    seed                       uint64             request seed
+    prompt_ids                 list<int32>        prompt tokens
+    completion_ids             list<int32>        committed tokens y, the end token included
+    proposal_ids               list<int32>        proposals z
+    correction_mask            list<bool>         true where z was rejected
+    student_logprobs           list<float>        log p(y), nats
+    behavior_logprobs          list<float>        log q(y), nats
+    teacher_logprobs           list<float>        log T(y), nats; null where the rollout was not scored
+    teacher_mode_ids           list<int32>        argmax of T; null where not scored
+    beta                       list<float>        bridge coefficient
+    kl                         list<float>        KL(q||p), nats
+    tv                         list<float>        TV(p, q)
+    acceptance_probability     list<float>        min(1, q(z)/p(z))
+    proposal_logprobs          list<float>        log p(z), nats; a value is null where z = y
+    proposal_teacher_logprobs  list<float>        log T(z), nats; null where not scored, a value where z = y
+    mode_student_logprobs      list<float>        log p(v*) of the teacher's mode v*, nats; null where the student
+                                                  rolled out alone, a value where v* = y
+    mode_teacher_logprobs      list<float>        log T(v*), nats; null where not scored, a value where v* = y
+    =========================  =================  ==========================================================
     """
     real = pa.float64() if float_dtype == torch.float64 else pa.float32()
     types = {torch.long: pa.list_(pa.int32()), torch.bool: pa.list_(pa.bool_()), None: pa.list_(real)}
@@ -93,11 +110,17 @@ def write_rollouts(path: Path, batch: RolloutBatch, facts: dict[str, str] | None
     for name, dtype in METADATA.items():
         values = getattr(batch, name)
         missing = torch.isnan(values) if dtype is None else (values == -1) if dtype == torch.long else None
+        repeated = _repeated(batch, name) if name in SAME_AS_COMMITTED else None
         column: list[object] = []
         for row in rows:
             mask = batch.response_mask[row]
             unknown = missing is not None and bool(mask.any()) and bool(missing[row][mask].all())
-            column.append(None if unknown else values[row][mask].tolist())
+            listed: list[object] = values[row][mask].tolist()
+            if repeated is not None:
+                listed = [
+                    None if same else value for value, same in zip(listed, repeated[row][mask].tolist(), strict=True)
+                ]
+            column.append(None if unknown else listed)
         columns[name] = column
     meta = json.dumps({"schema_version": SCHEMA_VERSION, "facts": facts or {}})
     schema = rollout_schema(batch.student_logprobs.dtype).with_metadata({_KEY: meta.encode()})
@@ -174,6 +197,9 @@ def read_rollouts(path: Path) -> tuple[RolloutBatch, dict[str, str]]:
         actual = dtype or float_dtype
         tensors[name] = torch.full((table.num_rows, width), fill_value(actual), dtype=actual)
         for row, values in enumerate(columns[name]):
+            if values and name in SAME_AS_COMMITTED:
+                own = columns[SAME_AS_COMMITTED[name][1]][row] or [torch.nan] * len(values)
+                values = [same if value is None else value for value, same in zip(values, own, strict=True)]
             if values:
                 tensors[name][row, : len(values)] = torch.tensor(values, dtype=actual)
     prompt_ids = torch.full((table.num_rows, prompt_width), -1, dtype=torch.long)
@@ -192,6 +218,14 @@ def read_rollouts(path: Path) -> tuple[RolloutBatch, dict[str, str]]:
         **tensors,
     )
     return batch, facts
+
+
+def _repeated(batch: RolloutBatch, name: str) -> Tensor:
+    """[B, T] bool: where a column of :data:`SAME_AS_COMMITTED` says again what y's column says."""
+    ids, own = (getattr(batch, other) for other in SAME_AS_COMMITTED[name])
+    value = getattr(batch, name)
+    same: Tensor = (ids == batch.completion_ids) & ((value == own) | (torch.isnan(value) & torch.isnan(own)))
+    return same
 
 
 @contextmanager
@@ -224,9 +258,10 @@ def _check_schema(path: Path, schema: pa.Schema) -> dict[str, str]:
     except (ValueError, KeyError, TypeError) as error:
         raise RolloutFileError(f"{path} has damaged metadata ({error!r}); write it again") from error
     if version != SCHEMA_VERSION:
-        raise RolloutFileError(
-            f"{path} has schema version {version}, this saki reads {SCHEMA_VERSION}; use the saki that wrote it"
-        )
+        remedy = "use the saki that wrote it"
+        if version == 1:
+            remedy = "it lacks log-probs of proposals and modes, so roll out again or use the saki that wrote it"
+        raise RolloutFileError(f"{path} has schema version {version}, this saki reads {SCHEMA_VERSION}; {remedy}")
     absent = [name for name in rollout_schema().names if name not in schema.names]
     if absent:
         raise RolloutFileError(f"{path} lacks the columns {', '.join(absent)}; write it again")

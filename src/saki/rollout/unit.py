@@ -198,6 +198,7 @@ class WorkUnit:
                 kl=0 * one,
                 tv=0 * one,
                 acceptance_probability=one,
+                proposal_logprobs=log_p_y,
             )
 
     def _wave(self, teacher: Decoder) -> None:
@@ -227,6 +228,10 @@ class WorkUnit:
                 kl=verified.bridge.kl,
                 tv=verified.bridge.tv,
                 acceptance_probability=verified.acceptance,
+                proposal_logprobs=verified.proposal_logprobs,
+                proposal_teacher_logprobs=verified.proposal_teacher_logprobs,
+                mode_student_logprobs=verified.mode_student_logprobs,
+                mode_teacher_logprobs=verified.mode_teacher_logprobs,
             )
         if self.sizer is not None:
             going = [slot for slot, row in enumerate(self.slots) if row is not None and self._codes[slot] == RUNNING]

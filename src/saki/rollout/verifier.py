@@ -42,6 +42,10 @@ class VerifiedBlock:
         teacher_mode_ids: argmax of T.
         bridge: Bridge of every committed position; NaN where it was not solved for.
         acceptance: Acceptance probability of the proposals.
+        proposal_logprobs: log p of the proposals.
+        proposal_teacher_logprobs: log T of the proposals.
+        mode_student_logprobs: log p of ``teacher_mode_ids``.
+        mode_teacher_logprobs: log T of ``teacher_mode_ids``.
         broken: [R] bool, True where position ``counts`` is NaN in one of the models.
         num_empty_residuals: [] int64, rejections where no residual weight was positive; the proposal was kept.
         num_solved: Positions whose bridge was solved for; discarded ones that were accepted without it are not.
@@ -57,6 +61,10 @@ class VerifiedBlock:
     teacher_mode_ids: Tensor
     bridge: Bridge
     acceptance: Tensor
+    proposal_logprobs: Tensor
+    proposal_teacher_logprobs: Tensor
+    mode_student_logprobs: Tensor
+    mode_teacher_logprobs: Tensor
     broken: Tensor
     num_empty_residuals: Tensor
     num_solved: int
@@ -120,6 +128,7 @@ def verify_block(
     num_empty = (drawn[rows] & ~has_weight).sum()
 
     log_p_y, log_t_y = take(log_p, tokens), take(log_t, tokens)
+    teacher_modes = modes(log_t)
     counts = torch.where(rejected, num_accepted + 1, num_accepted)
     broken = rejected & not_a_number
     return VerifiedBlock(
@@ -129,9 +138,13 @@ def verify_block(
         student_logprobs=log_p_y,
         behavior_logprobs=log_p_y + token_log_ratio(log_p_y, log_t_y, bridge),
         teacher_logprobs=log_t_y,
-        teacher_mode_ids=modes(log_t),
+        teacher_mode_ids=teacher_modes,
         bridge=bridge,
         acceptance=acceptance_probability(token_log_ratio(log_p_z, log_t_z, bridge)),
+        proposal_logprobs=log_p_z,
+        proposal_teacher_logprobs=log_t_z,
+        mode_student_logprobs=take(log_p, teacher_modes),
+        mode_teacher_logprobs=take(log_t, teacher_modes),
         broken=broken,
         num_empty_residuals=num_empty,
         num_solved=bridges.num_solved,

@@ -24,7 +24,9 @@ class RolloutBatch:
     Positions outside ``response_mask`` hold -1 (ids), False (masks) or NaN (floats). The same fills stand
     for values that a rollout does not have: ``teacher_*`` is unknown after a student-only rollout that was
     not scored. On the student-only path ``behavior_logprobs`` equals ``student_logprobs``, ``beta``, ``kl``
-    and ``tv`` are 0 and ``acceptance_probability`` is 1.
+    and ``tv`` are 0, ``acceptance_probability`` is 1, and ``mode_student_logprobs`` is unknown, scored or not.
+
+    Where the proposal was kept, ``proposal_*`` equals ``student_logprobs`` and ``teacher_logprobs`` to the bit.
 
     Attributes:
         prompt_ids: [B, P] int64, padded on the left with -1.
@@ -41,6 +43,10 @@ class RolloutBatch:
         kl: [B, T] nats, KL(q||p) (Eq. 2).
         tv: [B, T] TV(p, q), the correction probability (Eq. 8).
         acceptance_probability: [B, T] min(1, q(z)/p(z)) of the proposal (Eq. 4).
+        proposal_logprobs: [B, T] nats, log p(z) of the student that drafted.
+        proposal_teacher_logprobs: [B, T] nats, log T(z).
+        mode_student_logprobs: [B, T] nats, log p of the teacher's mode.
+        mode_teacher_logprobs: [B, T] nats, log T of its mode.
         prompt_keys: [B] int64.
         sample_indices: [B] int64.
         finish_reasons: B strings out of :data:`FINISH_REASONS`.
@@ -63,6 +69,10 @@ class RolloutBatch:
     kl: Tensor
     tv: Tensor
     acceptance_probability: Tensor
+    proposal_logprobs: Tensor
+    proposal_teacher_logprobs: Tensor
+    mode_student_logprobs: Tensor
+    mode_teacher_logprobs: Tensor
     prompt_keys: Tensor
     sample_indices: Tensor
     finish_reasons: tuple[str, ...]
@@ -163,6 +173,10 @@ TOKEN_FIELDS = (
     "kl",
     "tv",
     "acceptance_probability",
+    "proposal_logprobs",
+    "proposal_teacher_logprobs",
+    "mode_student_logprobs",
+    "mode_teacher_logprobs",
 )
 TENSOR_FIELDS = PROMPT_FIELDS + TOKEN_FIELDS + ROW_FIELDS
 

@@ -143,11 +143,16 @@ def _value_faults(subject: Subject, batch: RolloutBatch, row: int, exact: RowLaw
     count = exact.log_p.shape[0]
     allowed = 2 * max(rounding.allowed for rounding in subject.rounding.values()) + 4 * torch.finfo(batch.kl.dtype).eps
     ids, proposals = batch.completion_ids[row, :count], batch.proposal_ids[row, :count]
+    modes = batch.teacher_mode_ids[row, :count].clamp(min=0)
     expected = {
         "student_logprobs": take(exact.log_p, ids),
         "teacher_logprobs": take(exact.log_t, ids),
         "behavior_logprobs": take(exact.log_q, ids),
         "acceptance_probability": take(exact.log_ratio, proposals).clamp(max=0.0).exp(),
+        "proposal_logprobs": take(exact.log_p, proposals),
+        "proposal_teacher_logprobs": take(exact.log_t, proposals),
+        "mode_student_logprobs": take(exact.log_p, modes),
+        "mode_teacher_logprobs": take(exact.log_t, modes),
         "tv": (exact.log_p.exp() - exact.log_q.exp()).clamp(min=0).sum(dim=-1),
     }
     found = []
@@ -157,7 +162,7 @@ def _value_faults(subject: Subject, batch: RolloutBatch, row: int, exact: RowLaw
         off = (recorded - value).abs() > allowed * scale
         if bool((off | (torch.isfinite(recorded) != torch.isfinite(value))).any()):
             found.append(f"{name} differ from a plain forward by up to {float((recorded - value).abs().max()):.1e}")
-    mode_gap = exact.log_t.max(dim=-1).values - take(exact.log_t, batch.teacher_mode_ids[row, :count].clamp(min=0))
+    mode_gap = exact.log_t.max(dim=-1).values - take(exact.log_t, modes)
     if bool((mode_gap > allowed).any()):
         found.append("a teacher mode is not the teacher's most likely token")
     found += _radius_faults(batch, row, exact, KL_SLACK * allowed)

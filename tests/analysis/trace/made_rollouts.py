@@ -87,6 +87,14 @@ def batch_of(
         return values.masked_fill(~mask, float("nan"))
 
     nothing = torch.full(ids.shape, float("nan"))
+    student, behavior = real(-6, 0), real(-6, 0)
+    teacher = real(-6, 0) if scored else nothing
+    modes = torch.where(mask, torch.full_like(ids, MAT), -1) if scored else torch.full_like(ids, -1)
+
+    def of(tokens: torch.Tensor, committed: torch.Tensor) -> torch.Tensor:
+        other = real(-6, 0) if scored or committed is student else nothing
+        return torch.where(tokens == ids, committed, other.masked_fill(tokens < 0, float("nan")))
+
     return RolloutBatch(
         prompt_ids=torch.tensor([[-1, THE, CAT], [THE, HOSTILE_ID, SAT]])[torch.arange(rows) % 2],
         prompt_mask=torch.tensor([[False, True, True], [True, True, True]])[torch.arange(rows) % 2],
@@ -94,14 +102,18 @@ def batch_of(
         response_mask=mask,
         proposal_ids=proposals,
         correction_mask=corrected,
-        student_logprobs=real(-6, 0),
-        behavior_logprobs=real(-6, 0),
-        teacher_logprobs=real(-6, 0) if scored else nothing,
-        teacher_mode_ids=torch.where(mask, torch.full_like(ids, MAT), -1) if scored else torch.full_like(ids, -1),
+        student_logprobs=student,
+        behavior_logprobs=behavior,
+        teacher_logprobs=teacher,
+        teacher_mode_ids=modes,
         beta=real(0, 1),
         kl=real(0, 0.02),
         tv=real(0, 0.1),
         acceptance_probability=real(0.5, 1),
+        proposal_logprobs=of(proposals, student),
+        proposal_teacher_logprobs=of(proposals, teacher),
+        mode_student_logprobs=of(modes, student),
+        mode_teacher_logprobs=of(modes, teacher),
         prompt_keys=torch.arange(rows) // 2,
         sample_indices=torch.arange(rows) % 2,
         finish_reasons=tuple(finish or ["stop"] * rows),

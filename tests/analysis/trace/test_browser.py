@@ -5,8 +5,15 @@ from __future__ import annotations
 import re
 
 import pytest
+import torch
 
 from saki.analysis.trace import TokenTexts, read_trace, write_trace
+from saki.functional import normalized_log_probs
+from saki.methods import get_method
+from saki.models import TableLM
+from saki.rollout import ResidentEngine, TableDecoder
+from saki.types import Prompt, RolloutRequest
+from saki.verification.laws import row_laws
 from tests.analysis.trace import made_rollouts as made
 
 pytestmark = pytest.mark.browser
@@ -21,6 +28,21 @@ def shown(page):
 
 def card(page):
     return page.inner_text("#card")
+
+
+def law_rows(page):
+    """What the card says of each token under p, q and T."""
+    return page.evaluate("""() => Object.fromEntries([...document.querySelectorAll("#card .laws tbody tr")].map(
+      (row) => [row.cells[0].textContent, [...row.cells].slice(1).map((cell) => cell.textContent)]))""")
+
+
+def law_logprobs(page):
+    """The same in nats, from the titles of the cells."""
+    return page.evaluate("""() => [...document.querySelectorAll("#card .laws tbody tr")].map((row) =>
+      [...row.cells].slice(1).map((cell) => {
+        const found = /^log-probability (\\S+) nats$/.exec(cell.title);
+        return found ? Number(found[1]) : cell.title;
+      }))""")
 
 
 def focused_token(page):
@@ -73,6 +95,51 @@ def test_what_would_not_show_is_written_out(open_page, trace_file):
     assert "Committed\t␣␣" in card(page)
 
 
+RADII = {"saki": 0.2, "skd": 0.2, "opd": 0.0}
+
+
+@pytest.mark.parametrize("method", RADII)
+def test_three_tokens_under_three_laws_are_what_enumeration_says(open_page, tmp_path, method):
+    """The card of each token of a float32 rollout against p, q and T in float64; what it cannot know it calls so."""
+    student, teacher = (TableLM(7, 2, seed=seed, sharpness=2.0, dtype=torch.float32) for seed in (1, 2))
+    behavior = get_method(method).behavior
+    request = RolloutRequest(
+        seed=6,
+        max_completion_length=12,
+        num_generations=8,
+        trust_region_radius=RADII[method],
+        behavior=behavior,
+        top_k=2 if behavior == "skd" else None,
+    )
+    batch = ResidentEngine(TableDecoder(student), TableDecoder(teacher), [0]).generate([Prompt(0, (1, 2))], request)
+    path = made.write_step(tmp_path, 1, batch, method)
+    page = open_page(write_trace(tmp_path / "t.html", read_trace([path]), title="t", texts=None))
+    kinds = set()
+    for row in range(len(batch)):
+        for t, y in enumerate(batch.completion_token_ids(row)):
+            page.keyboard.press("ArrowRight")
+            prefix = torch.tensor([batch.prompt_token_ids(row) + batch.completion_token_ids(row)[:t]])
+            log_p, log_t = (normalized_log_probs(model.logits(prefix)[0, -1:].double()) for model in (student, teacher))
+            log_q = row_laws(log_p, log_t, batch.beta[row, t : t + 1].double()).log_q
+            z, mode = int(batch.proposal_ids[row, t]), int(log_t.argmax())
+            if behavior == "skd":
+                inside = log_t >= log_t.topk(2).values[..., -1:]
+                log_q = (log_p.exp() * inside + (log_p.exp() * ~inside).sum() * log_t.exp()).log()
+            for token, shown in zip((z, y, mode), law_logprobs(page), strict=True):
+                expected = [float(law[0, token]) for law in (log_p, log_q, log_t)]
+                if token != y and behavior == "student":
+                    assert shown[:2] == ["The file does not say."] * 2
+                    shown, expected = shown[2:], expected[2:]
+                elif token != y and behavior == "skd":
+                    assert shown.pop(1) == "The file does not say."
+                    del expected[1]
+                assert shown == pytest.approx(expected, abs=2e-5)  # six digits of numbers below 10
+            kinds.add((z == y, mode == y, mode == z))
+        page.keyboard.press("j")
+    if behavior == "bridge":
+        assert len(kinds) == 5  # three tokens coincide in five ways, and each came up
+
+
 @pytest.mark.parametrize("position", [0, 2])
 def test_the_card_says_what_the_record_says(open_page, trace_file, trace_batches, position):
     page = open_page(trace_file)
@@ -113,7 +180,8 @@ def test_values_that_the_file_does_not_have_are_called_so(open_page, tmp_path):
     page.click("#text [data-t='1']")
     assert "Committed\t2 the proposal" in card(page)
     assert "Teacher's top\tnot recorded" in card(page)
-    assert "T\nteacher\nnot recorded" in card(page)
+    assert law_rows(page)["Committed"][2] == law_rows(page)["Proposal"][2] == "unknown"
+    assert law_rows(page)["Teacher's top"] == ["unknown"] * 3
     for name in ("method", "finish", "correct"):
         assert page.is_disabled(f"#f-{name}")
 

@@ -49,8 +49,13 @@ FLOATS = (
     "kl",
     "tv",
     "acceptance_probability",
+    "proposal_logprobs",
+    "proposal_teacher_logprobs",
+    "mode_student_logprobs",
+    "mode_teacher_logprobs",
 )
-"""Numbers of a token that the page holds, as float32."""
+"""Numbers of a token that the page holds, as float32; NaN where unknown, or where the file says it of the committed
+token already (``saki.rollout.storage.SAME_AS_COMMITTED``)."""
 
 SAME, UNKNOWN = 0, -1
 """Stand for the committed token and for none in the columns ``proposal`` and ``mode``; n + 1 is token n."""

@@ -18,7 +18,7 @@ from saki.files import write_text
 TRACE_PAGE = "trace.html"
 """Name of the page in a run folder."""
 
-SCRIPTS = ("payload.js", "tokens.js", "list.js", "strip.js", "inspector.js", "reader.js", "main.js")
+SCRIPTS = ("payload.js", "tokens.js", "list.js", "strip.js", "laws.js", "inspector.js", "reader.js", "main.js")
 """Parts of the script, in the order in which they use one another."""
 
 # No request, no script or style but those of this page, and no text that a script could take for markup.

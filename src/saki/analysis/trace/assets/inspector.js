@@ -9,14 +9,17 @@ function number(value, digits = 4) {
   return size < LEAST_SHOWN || size >= 1e6 ? value.toExponential(digits - 2) : String(Number(value.toPrecision(digits)));
 }
 
-function probability(logprob) {
-  return Number.isNaN(logprob) ? "not recorded" : number(Math.exp(logprob), 3);
-}
+const LAWS = [
+  ["p", "student"],
+  ["q", "sampled"],
+  ["T", "teacher"],
+];
 
 class Inspector {
   constructor(tokens) {
     this.tokens = tokens;
     this.columns = tokens.columns;
+    this.laws = new Laws(tokens);
     this.card = byId("card");
     this.clear();
   }
@@ -40,7 +43,7 @@ class Inspector {
       title,
       this.#sentence(at, proposal, corrected),
       this.#names(committed, proposal, mode, corrected, each, t),
-      this.#probabilities(at),
+      this.#probabilities(at, each),
       this.#numbers(at, each),
     );
   }
@@ -86,26 +89,45 @@ class Inspector {
     return table;
   }
 
-  #probabilities(at) {
-    const box = element("div", "bars");
-    box.append(element("h4", "", "Probability of the committed token"));
-    for (const [letter, owner, column] of [
-      ["p", "student", "student_logprobs"],
-      ["q", "sampled law", "behavior_logprobs"],
-      ["T", "teacher", "teacher_logprobs"],
-    ]) {
-      const logprob = this.columns[column][at];
-      const line = element("div", "bar-line");
-      line.append(element("span", "letter", letter), element("span", "faint", owner));
-      const track = element("span", "track");
-      const bar = element("span", `fill fill-${letter}`);
-      bar.style.width = `${100 * (Number.isNaN(logprob) ? 0 : Math.exp(logprob))}%`;
-      track.append(bar);
-      line.append(track, element("span", "value", probability(logprob)));
-      if (!Number.isNaN(logprob)) line.title = `log-probability ${number(logprob, 6)} nats`;
-      box.append(line);
+  #probabilities(at, each) {
+    const table = element("table", "laws");
+    table.append(element("caption", "", "Probabilities"));
+    const head = table.createTHead().insertRow();
+    head.append(element("td"));
+    for (const [letter, owner] of LAWS) {
+      const cell = element("th");
+      cell.scope = "col";
+      cell.append(element("span", "letter", letter), element("span", "faint", owner));
+      head.append(cell);
     }
-    return box;
+    const body = table.createTBody();
+    for (const [label, found] of [
+      ["Proposal", this.laws.proposal(at, each.behavior)],
+      ["Committed", this.laws.committed(at)],
+      ["Teacher's top", this.laws.mode(at, each.behavior)],
+    ]) {
+      const line = body.insertRow();
+      line.append(element("th", "", label));
+      line.lastChild.scope = "row";
+      for (const [letter] of LAWS) line.append(this.#probability(letter, found[letter]));
+    }
+    return table;
+  }
+
+  #probability(letter, logprob) {
+    const cell = element("td");
+    if (Number.isNaN(logprob)) {
+      cell.append(element("span", "faint", "unknown"));
+      cell.title = "The file does not say.";
+      return cell;
+    }
+    const bar = element("span", `fill fill-${letter}`);
+    bar.style.width = `${100 * Math.exp(logprob)}%`;
+    const track = element("span", "track");
+    track.append(bar);
+    cell.append(element("span", "value", number(Math.exp(logprob), 3)), track);
+    cell.title = logprob === -Infinity ? "impossible" : `log-probability ${number(logprob, 6)} nats`;
+    return cell;
   }
 
   #numbers(at, each) {
