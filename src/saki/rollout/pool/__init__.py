@@ -1,0 +1,1 @@
+"""A pool of resident replicas behind one engine (Appendix K.4)."""
