@@ -200,7 +200,8 @@ def pack_batch(batch: RolloutBatch) -> Packed:
 def unpack_batch(packed: Packed) -> RolloutBatch:
     """The batch of :func:`pack_batch`; it shares no memory with the arrays, which may lie in shared memory."""
     arrays, rest = packed
-    return RolloutBatch(**{name: torch.from_numpy(array.copy()) for name, array in arrays.items()}, **rest)
+    values: dict[str, Any] = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+    return RolloutBatch(**values, **rest)
 
 
 def unpack_scores(logprobs: Any, mode_ids: Any) -> ScoreResult:

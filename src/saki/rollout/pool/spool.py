@@ -73,7 +73,7 @@ class Spool:
             for entry in bucket.entries:
                 size = getattr(torch, entry.dtype).itemsize
                 self._file.seek(self._offsets[entry.name] + entry.begin * size)
-                self._file.write(memoryview(bucket.data[entry.offset : entry.offset + entry.count * size]))
+                self._file.write(bucket.data[entry.offset : entry.offset + entry.count * size].data)
 
     def finish(self) -> None:
         """The new version takes the place of the old one."""
