@@ -65,7 +65,7 @@ class Host(Protocol):
         ...
 
 
-@dataclass
+@dataclass(eq=False)
 class Seat:
     """A place for a replica; it is filled again when its replica fails.
 
@@ -98,10 +98,12 @@ class Task:
     Attributes:
         script: Makes the calls; called again if a replica fails at it.
         what: For messages.
+        done: Called once the script has ended.
     """
 
     script: Callable[[Seat], Script]
     what: str
+    done: Callable[[], None] | None = None
 
 
 @dataclass
@@ -141,15 +143,17 @@ class Fleet:
         self._host, self._settings, self._clock = host, settings, clock
         self._prepare, self._catch_up, self._present = prepare, catch_up, present
         self._queue: deque[Task] = deque()
-        self._hired = 0
+        self._hired, self._started = 0, False
         self.counts = FleetCounts()
         self.seats: list[Seat] = []
 
     def start(self) -> None:
         """Hire every replica and wait until all have loaded."""
-        self.seats = [self._hire() for _ in range(self._settings.replicas)]
+        for _ in range(self._settings.replicas):
+            self.seats.append(self._hire())
         while not all(seat.loaded for seat in self.seats):
             self._advance()
+        self._started = True
 
     def run(self, tasks: Sequence[Task]) -> None:
         """Carry out tasks, in this order as replicas become free; returns when all are done.
@@ -170,11 +174,10 @@ class Fleet:
 
     def each(self, script: Callable[[Seat], Script], seats: Sequence[Seat]) -> None:
         """Run a script on each of these seats at the same time; one whose replica fails drops out."""
-        running = [(seat, seat.handle) for seat in seats]
-        for seat in seats:
-            self._begin(seat, script(seat), None)
         try:
-            while any(seat.handle is handle and seat.script is not None for seat, handle in running):
+            for seat in seats:
+                self._begin(seat, script(seat), None)
+            while any(seat.script is not None and seat in self.seats for seat in seats):
                 self._advance()
         except BaseException:
             self._forget_work()
@@ -234,30 +237,36 @@ class Fleet:
         except ReplicaLostError as error:
             self._replace(seat, str(error), error)
         except Exception as error:  # the script knows which errors of a call it can deal with
-            self._go_on(seat, lambda script: script.throw(error))
+            self._go_on(seat, error=error)
         else:
-            self._go_on(seat, lambda script: script.send(answer))
+            self._go_on(seat, answer)
 
     def _begin(self, seat: Seat, script: Script, task: Task | None) -> None:
         seat.script, seat.task = script, task
-        self._go_on(seat, next)
+        self._go_on(seat)
 
-    def _go_on(self, seat: Seat, step: Callable[[Script], tuple[str, tuple[Any, ...]]]) -> None:
+    def _go_on(self, seat: Seat, answer: Any = None, error: Exception | None = None) -> None:
         assert seat.script is not None
         try:
-            call, arguments = step(seat.script)
+            call, arguments = seat.script.send(answer) if error is None else seat.script.throw(error)
             seat.call, seat.call_began = call, self._clock()
             seat.alive_at, seat.last_pulse = seat.call_began, None
             seat.handle.start(call, *arguments)
         except StopIteration:
-            seat.script = seat.task = None
-        except ChecksumMismatchError as error:  # a bad way to this replica: another may have a better one
-            self._replace(seat, str(error), error)
-        except ValueError:  # a mistake of the caller, the same on every replica
+            task, seat.script, seat.task = seat.task, None, None
+            if task is not None and task.done is not None:
+                task.done()
+        except Exception as failure:
+            # A mistake of the caller is the same on every replica. A way that damages weights is not, and models that
+            # once could be loaded are no mistake either.
+            mistake = isinstance(failure, ValueError) and not isinstance(failure, ChecksumMismatchError)
+            if mistake and (seat.loaded or not self._started):
+                seat.script = seat.task = None
+                raise
+            self._replace(seat, f"{type(failure).__name__}: {failure}", failure)
+        except BaseException:
             seat.script = seat.task = None
             raise
-        except Exception as error:
-            self._replace(seat, f"{type(error).__name__}: {error}", error)
 
     # ---- failures ------------------------------------------------------------------------------------------------
 

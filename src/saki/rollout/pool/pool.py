@@ -80,11 +80,11 @@ class EnginePool:
         self._host = host
         self._temporary = None if settings.spool is not None else tempfile.mkdtemp(prefix="saki-pool-")
         self._facts: ReplicaFacts | None = None
-        self._version: int | None = None
+        self._version = -1
         self._checksum = ""
         self._torn = False
         self._stats, self._forecast = PoolStats(), LengthForecast()
-        self._last_report: SyncReport | None = None
+        self._reports: list[SyncReport] = []
         self._fleet = Fleet(host, settings, self._load, self._catch_up, lambda: self._version, clock)
         self._release = weakref.finalize(self, _release, self._fleet, self._temporary)
         try:
@@ -120,17 +120,19 @@ class EnginePool:
             unit = units[index]
 
             def script(seat: Seat) -> Script:
-                nonlocal finished
                 packed, stats = yield "generate", (unit.prompts, request)
                 batches[index] = unpack_batch(packed)
                 self._count(stats)
                 self._tell_halvings(seat, stats)
                 self._stats.units += 1
+
+            def done() -> None:
+                nonlocal finished
                 finished += len(unit)
                 if progress is not None:
                     progress(finished, total)
 
-            return Task(script, f"unit {index + 1} of {len(units)}")
+            return Task(script, f"unit {index + 1} of {len(units)}", done)
 
         self._run([task(index) for index in self._forecast.longest_first(units, request)])
         batch = join_units(units, [batches[index] for index in range(len(units))])
@@ -198,7 +200,7 @@ class EnginePool:
         with self._closing_on_pool_errors():
             self._torn = True
             self._spool.begin(self.facts.table)
-            taking = [(seat, seat.handle) for seat in self._fleet.free_seats()]
+            taking = self._fleet.free_seats()
             self._to_each(taking, lambda seat: _one_call("begin_sync", version))
             for bucket in cut_buckets(weights, self.facts.table, self.settings.bucket_bytes, digest):
                 self._spool.add(bucket)
@@ -206,23 +208,23 @@ class EnginePool:
                 self._to_each(taking, lambda seat, shared=shared: self._send(shared))  # type: ignore[misc]
                 num_bytes += sum(entry.count * _itemsize(entry.dtype) for entry in bucket.entries)
             self._spool.finish()
-            self._version, self._checksum, self._last_report = version, digest.hexdigest(), None
-            self._to_each(taking, self._finish)
+            self._version, self._checksum = version, digest.hexdigest()
+            self._reports.clear()
+            self._to_each(taking, lambda seat: self._finish(seat, self._checksum))
             self._torn = False
-            if self._last_report is None:  # nobody was left; the next to be ready got it from the spool
+            if not self._reports:  # nobody was left; the next to be ready gets the weights from the spool
                 self._fleet.wait_until_idle(one=True)
-        assert self._last_report is not None
         seconds = time.perf_counter() - begin
         self._stats.sync_bytes += num_bytes
         self._stats.sync_seconds += seconds
         logger.info(
             "weights of version %d: %.1f MB to %d replicas in %.2f s", version, num_bytes / 1e6, len(taking), seconds
         )
-        return replace(self._last_report, seconds=seconds, num_bytes=num_bytes)
+        return replace(self._reports[0], seconds=seconds, num_bytes=num_bytes)
 
-    def _to_each(self, taking: list[tuple[Seat, Any]], script: Callable[[Seat], Script]) -> None:
+    def _to_each(self, taking: Sequence[Seat], script: Callable[[Seat], Script]) -> None:
         """Run a script on those seats whose replica has been there from the beginning of the sync."""
-        present = [seat for seat, handle in taking if seat in self._fleet.seats and seat.handle is handle]
+        present = [seat for seat in taking if seat in self._fleet.seats]
         for seat in present:
             seat.version = None
         self._fleet.each(script, present)
@@ -243,32 +245,28 @@ class EnginePool:
                 if sending == SENDINGS - 1:
                     raise
 
-    def _finish(self, seat: Seat) -> Script:
+    def _finish(self, seat: Seat, checksum: str) -> Script:
         """Close a replica's sync, and compare both models with what they must be."""
-        report, teacher = yield "finish_sync", (self._checksum,)
+        report, teacher = yield "finish_sync", (checksum,)
         if teacher != self.facts.teacher_checksum:
-            raise PoolError(
-                f"the teacher of {seat.name} changed: checksum {teacher}, expected the one it was loaded with"
-            )
+            raise PoolError(f"the teacher of {seat.name} changed to checksum {teacher} since it was loaded")
         seat.version = report.version
-        if self._last_report is None:
-            self._last_report = report
+        if report.version == self._version:
+            self._reports.append(report)
 
     def _load(self, seat: Seat) -> Script:
         """A new replica loads its models, and must hold those of the others."""
         facts: ReplicaFacts = yield "load", ()
         first = self._facts = self._facts or facts
-        if self._version is None:
+        if not self._checksum:
             self._version, self._checksum = facts.student_version, facts.student_checksum
         if facts.teacher_checksum != first.teacher_checksum or facts.student_checksum != first.student_checksum:
             raise PoolError(
                 f"{seat.name} on {facts.host} loaded other models than the first on {first.host}; the folders must "
                 "hold the same files on every machine"
             )
-        seat.loaded, seat.version = True, facts.student_version if self._is_unsynced() else None
-
-    def _is_unsynced(self) -> bool:
-        return self._checksum == self.facts.student_checksum and self._version == self.facts.student_version
+        present = (facts.student_version, facts.student_checksum) == (self._version, self._checksum)
+        seat.loaded, seat.version = True, facts.student_version if present else None
 
     def _catch_up(self, seat: Seat) -> Script:
         """A replica gets the weights of the present version from the spool."""
@@ -276,7 +274,7 @@ class EnginePool:
         yield "begin_sync", (version,)
         for bucket in self._spooled(checksum):
             yield from self._send(self._host.share(bucket))
-        yield from self._finish(seat)
+        yield from self._finish(seat, checksum)
 
     def _spooled(self, checksum: str) -> Iterator[Bucket]:
         digest = ModelDigest()
