@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from saki.rollout.pool.errors import ReplicaLostError
+from saki.rollout.pool.fleet import Handle
 from saki.rollout.pool.ray_runtime import RayRuntime
 from saki.rollout.pool.replica import Replica, ReplicaModels
 from saki.rollout.pool.settings import PoolSettings
@@ -43,9 +44,9 @@ class RayHost:
         )
         return RayHandle(ray, actor_class.remote(self._models), name)
 
-    def wait(self, handles: Sequence[RayHandle], timeout: float) -> list[RayHandle]:
+    def wait(self, handles: Sequence[Handle], timeout: float) -> list[Handle]:
         """Those whose calls are done."""
-        by_ref = {handle.ref: handle for handle in handles}
+        by_ref: dict[Any, Handle] = {handle.ref: handle for handle in handles if isinstance(handle, RayHandle)}
         ready, waiting = self._runtime.ray.wait(list(by_ref), num_returns=1, timeout=timeout)
         if ready and waiting:
             more, _ = self._runtime.ray.wait(waiting, num_returns=len(waiting), timeout=0)
