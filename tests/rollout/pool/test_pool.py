@@ -15,7 +15,11 @@ from tests.rollout.contract import PROMPTS, STOPS, STUDENT, TEACHER, VOCAB, asse
 from tests.rollout.pool.in_process import in_process_pool
 from tests.rollout.served import tiny_decoder
 
-MANY = [Prompt(key, tuple(3 + (key + i) % 15 for i in range(1 + key % 4))) for key in range(9)]
+MANY = [Prompt(key, tuple(3 + (key + i) % 15 for i in range(1 + key % 4))) for key in range(6)]
+
+
+def asked(seed=1):
+    return request(seed=seed, max_completion_length=6, block_size=4)
 
 
 def resident():
@@ -29,9 +33,9 @@ def weights(seed=5):
 @pytest.fixture(scope="module")
 def undisturbed():
     pool, _ = in_process_pool(replicas=1)
-    first = pool.generate(MANY, request())
+    first = pool.generate(MANY, asked())
     report = pool.sync_student(weights(), 1)
-    second = pool.generate(MANY, request(seed=2))
+    second = pool.generate(MANY, asked(seed=2))
     pool.close()
     return first, report, second
 
@@ -49,9 +53,9 @@ def test_contract():
 @pytest.mark.parametrize(("replicas", "pick"), [(2, 0), (2, -1), (3, 1)])
 def test_any_number_of_replicas_in_any_order_gives_the_same_bits(undisturbed, replicas, pick):
     pool, host = in_process_pool(replicas=replicas, pick=pick)
-    assert_same(pool.generate(MANY, request()), undisturbed[0], exact=True)
+    assert_same(pool.generate(MANY, asked()), undisturbed[0], exact=True)
     pool.sync_student(weights(), 1)
-    assert_same(pool.generate(MANY[::-1], request(seed=2)).select(backwards()), undisturbed[2], exact=True)
+    assert_same(pool.generate(MANY[::-1], asked(seed=2)).select(backwards()), undisturbed[2], exact=True)
     assert len({number for number, call in host.log if call == "generate"}) == replicas
     assert pool.stats().units == 2 * len(MANY)
 
@@ -73,7 +77,7 @@ FAULTS = {
         (1, "add_bucket", 3): "die",
         (3, "add_bucket", 2): "die",
     },
-    "dies after the sync": {(1, "generate", 7): "die", (2, "generate", 7): "die"},
+    "dies after the sync": {(1, "generate", 6): "die", (2, "generate", 2): "die"},
     "the successor does not start": {(1, "generate", 1): "die", (3, "load", 1): "die"},
     "the successor hangs as it starts": {(1, "generate", 1): "die", (3, "load", 1): "hang"},
 }
@@ -84,10 +88,10 @@ def test_a_failure_changes_no_bit(undisturbed, name, caplog):
     faults = FAULTS[name]
     pool, host = in_process_pool(faults, start_timeout=40.0, stall_timeout=20.0)
     first, report, second = undisturbed
-    assert_same(pool.generate(MANY, request()), first, exact=True)
+    assert_same(pool.generate(MANY, asked()), first, exact=True)
     got = pool.sync_student(iter(weights()), 1)
     assert (got.version, got.checksum, got.num_bytes) == (report.version, report.checksum, report.num_bytes)
-    assert_same(pool.generate(MANY, request(seed=2)), second, exact=True)
+    assert_same(pool.generate(MANY, asked(seed=2)), second, exact=True)
     assert pool.student_checksum() == report.checksum
     stats = pool.stats()
     assert not host.faults
@@ -100,11 +104,11 @@ def test_a_failure_changes_no_bit(undisturbed, name, caplog):
 
 def test_a_slow_replica_is_no_hung_one(undisturbed):
     pool, host = in_process_pool({(1, "generate", 1): "slow"}, replicas=1, stall_timeout=4.0)
-    assert_same(pool.generate(MANY, request()), undisturbed[0], exact=True)
+    assert_same(pool.generate(MANY, asked()), undisturbed[0], exact=True)
     assert host.clock.now > 4.0
     assert pool.stats().failures == 0
     pool, _ = in_process_pool({(1, "generate", 1): "slow"}, replicas=1, stall_timeout=4.0, unit_timeout=2.0)
-    assert_same(pool.generate(MANY, request()), undisturbed[0], exact=True)
+    assert_same(pool.generate(MANY, asked()), undisturbed[0], exact=True)
     assert "unit_timeout" in pool.stats().causes[0]
 
 
@@ -114,11 +118,11 @@ def test_too_many_failures_end_in_one_error():
     with pytest.raises(
         TooManyFailuresError, match=r"4 replicas of the pool failed, max_failures is 3.*process is gone"
     ):
-        pool.generate(MANY, request())
+        pool.generate(MANY, asked())
     assert all(handle.killed for handle in host.hired)
     assert host.closed
     with pytest.raises(ClosedPoolError):
-        pool.stats() and pool.generate(MANY, request())
+        pool.stats() and pool.generate(MANY, asked())
 
 
 def test_a_flipped_bit_in_transit_is_found_and_the_bucket_sent_again(undisturbed, caplog):
@@ -128,14 +132,14 @@ def test_a_flipped_bit_in_transit_is_found_and_the_bucket_sent_again(undisturbed
     assert pool.stats().resent_buckets == 2
     assert pool.stats().failures == 0
     assert "another checksum than it was sent with" in caplog.text
-    assert_same(pool.generate(MANY, request(seed=2)), undisturbed[2], exact=True)
+    assert_same(pool.generate(MANY, asked(seed=2)), undisturbed[2], exact=True)
 
 
 def test_a_way_that_damages_every_time_costs_the_replica(undisturbed):
     pool, _ = in_process_pool({(1, "add_bucket", n): "flip" for n in (2, 3, 4)})
     assert pool.sync_student(weights(), 1).checksum == undisturbed[1].checksum
     assert pool.stats().failures == 1
-    assert_same(pool.generate(MANY, request(seed=2)), undisturbed[2], exact=True)
+    assert_same(pool.generate(MANY, asked(seed=2)), undisturbed[2], exact=True)
 
 
 def test_a_bit_that_flips_behind_the_check_is_found_at_the_end(undisturbed):
@@ -151,7 +155,7 @@ def test_a_bit_that_flips_behind_the_check_is_found_at_the_end(undisturbed):
     assert pool.sync_student(weights(), 1).checksum == undisturbed[1].checksum
     assert pool.stats().failures == 1
     assert "sync again" in pool.stats().causes[0]
-    assert_same(pool.generate(MANY, request(seed=2)), undisturbed[2], exact=True)
+    assert_same(pool.generate(MANY, asked(seed=2)), undisturbed[2], exact=True)
 
 
 def test_a_teacher_that_changes_is_found_at_the_sync():
@@ -193,11 +197,11 @@ def test_the_source_of_the_weights_may_fail(undisturbed):
 
     with pytest.raises(OSError, match="source of the weights"):
         pool.sync_student(stopping(), 1)
-    for action in (lambda: pool.generate(MANY, request()), pool.student_checksum):
+    for action in (lambda: pool.generate(MANY, asked()), pool.student_checksum):
         with pytest.raises(PoolError, match="not finished"):
             action()
     pool.sync_student(weights(), 1)
-    assert_same(pool.generate(MANY, request(seed=2)), undisturbed[2], exact=True)
+    assert_same(pool.generate(MANY, asked(seed=2)), undisturbed[2], exact=True)
 
 
 def test_buckets_hold_no_more_than_they_may_and_large_weights_are_spread():
@@ -207,7 +211,8 @@ def test_buckets_hold_no_more_than_they_may_and_large_weights_are_spread():
         seen.append((call, host.hired[number - 1].arguments))
         return answer
 
-    pool, host = in_process_pool(replicas=1, edit=edit, bucket_bytes=1000)
+    pool, host = in_process_pool(replicas=1, bucket_bytes=1000)
+    host.edit = edit
     report = pool.sync_student(weights(), 1)
     buckets = [arguments[0] for call, arguments in seen if call == "add_bucket"]
     assert max(bucket.data.nbytes for bucket in buckets) <= 1000
@@ -241,14 +246,14 @@ def test_a_model_that_cannot_be_loaded_is_a_mistake_of_the_caller():
 
 def test_without_a_teacher():
     pool, _ = in_process_pool(teacher=None)
-    asked = request(behavior="student", score_teacher=False)
+    alone_asked = request(behavior="student", score_teacher=False)
     alone = ResidentEngine(tiny_decoder(**STUDENT), None, STOPS)
-    assert_same(pool.generate(MANY, asked), alone.generate(MANY, asked))
+    assert_same(pool.generate(MANY, alone_asked), alone.generate(MANY, alone_asked))
     assert pool.teacher_checksum() is None
     with pytest.raises(ValueError, match="no teacher"):
-        pool.generate(MANY, request())
+        pool.generate(MANY, asked())
     with pytest.raises(ValueError, match="no teacher to score"):
-        pool.score(pool.generate(MANY, asked))
+        pool.score(pool.generate(MANY, alone_asked))
 
 
 def test_an_error_of_the_progress_callback_is_its_own():
@@ -258,8 +263,8 @@ def test_an_error_of_the_progress_callback_is_its_own():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        pool.generate(MANY, request(), progress)
-    assert_same(pool.generate(MANY, request()), in_process_pool()[0].generate(MANY, request()), exact=True)
+        pool.generate(MANY, asked(), progress)
+    assert_same(pool.generate(MANY, asked()), in_process_pool()[0].generate(MANY, asked()), exact=True)
     assert pool.stats().failures == 0
 
 
@@ -269,7 +274,7 @@ def test_out_of_memory_in_a_replica_is_told(caplog):
     forward = decoder.forward
 
     def small(token_ids, *rest):
-        if token_ids.shape[0] > 3:
+        if token_ids.shape[0] > 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return forward(token_ids, *rest)
 

@@ -31,12 +31,11 @@ class RayHost:
     def hire(self, name: str) -> RayHandle:
         """Start an actor; Ray places it where its resources are free."""
         ray, settings = self._runtime.ray, self._settings
-        actor_class = ray.remote(Replica).options(
+        # A second thread answers the pulse while the first one works.
+        actor_class = ray.remote(concurrency_groups={_WATCH: 1})(Replica).options(
             num_cpus=settings.cpus,
             num_gpus=settings.gpus,
             resources=dict(settings.resources) or None,
-            # A second thread answers the pulse while the first one works.
-            concurrency_groups={_WATCH: 1},
             # A replica that is started again by Ray would come without weights; the pool replaces it itself.
             max_restarts=0,
             max_task_retries=0,
