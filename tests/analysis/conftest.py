@@ -1,15 +1,28 @@
-"""A made-up run folder."""
+"""A made-up run folder, and a headless Chromium, where this machine has one."""
 
 from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import yaml
+
+import saki.rollout as rollout_files
+from tests.analysis.trace import made_rollouts as made
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 
 HOSTILE = """</script></style></title><img src=x onerror="alert(1)"> & $x$ 'quoted'"""
 
@@ -56,17 +69,10 @@ def evaluation_json(share: float, names: tuple[str, ...] = ("sum_3", "gcd")) -> 
 
 
 def write_rollouts(path: Path, corrections: list[list[int]]) -> None:
-    """One row a list: four tokens, 1 where corrected; the fifth position is padding."""
-    rows = len(corrections)
+    """One row a list: four tokens 20 to 23, 1 where corrected, with 30 as the rejected proposal."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    table = {
-        "prompt_ids": [[-1, 10, 11]] * rows,
-        "completion_ids": [[20, 21, 22, 23, -1]] * rows,
-        "proposal_ids": [[30 if c else 20 + i for i, c in enumerate(row)] + [-1] for row in corrections],
-        "response_mask": [[True] * 4 + [False]] * rows,
-        "correction_mask": [[bool(c) for c in row] + [False] for row in corrections],
-    }
-    pq.write_table(pa.table(table), path)
+    rejected = {(row, t): 30 for row, flags in enumerate(corrections) for t, flag in enumerate(flags) if flag}
+    rollout_files.write_rollouts(path, made.batch_of([[20, 21, 22, 23]] * len(corrections), corrections=rejected))
 
 
 @pytest.fixture
@@ -106,3 +112,41 @@ def run_dir(tmp_path: Path, rows: list[dict]) -> Path:
     (folder / "evaluation.json").write_text(json.dumps(results))
     write_rollouts(folder / "rollouts" / "step-000001.parquet", [[0, 0, 0, 0], [0, 1, 1, 0], [1, 0, 0, 0]])
     return folder
+
+
+@pytest.fixture(scope="session")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install 'saki[dev-browser]'")
+    with playwright.sync_playwright() as driver:
+        path = next(filter(None, map(shutil.which, NAMES)), None) or driver.chromium.executable_path
+        if not Path(path).is_file():
+            pytest.skip(f"needs a Chromium: none of {', '.join(NAMES)} is installed")
+        chromium = driver.chromium.launch(executable_path=path, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def open_page(browser):
+    """Opens a page file and waits until it is ready; fails on console messages, errors and requests."""
+    contexts, complaints = [], []
+
+    def open_it(path: Path, fragment: str = "", ready: str = "body[data-ready]", **options):
+        context = browser.new_context(viewport={"width": 1440, "height": 900}, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(20_000)
+        page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("dialog", lambda dialog: complaints.append(dialog.message))
+        page.on(
+            "request", lambda request: None if request.url.startswith(path.as_uri()) else complaints.append(request.url)
+        )
+        page.goto(path.as_uri() + fragment)
+        page.wait_for_selector(ready)
+        return page
+
+    yield open_it
+    for context in contexts:
+        context.close()
+    assert not complaints

@@ -117,6 +117,8 @@ def test_train_and_resume(capsys, tmp_path):
     first = last_json(capsys)
     assert first["steps"] == 2
     assert (out / "report.html").is_file()
+    assert first["trace"] == str(out / "trace.html")
+    assert "Mean@1: " in (out / "report.html").read_text()  # what was measured on the evaluation prompts
     assert (out / "model" / "model.safetensors").is_file()
     assert not list(out.rglob("training_args.bin"))  # no pickle in what a user passes on
     assert main(["train", LAB_YAML, "--max_steps", "3", *small]) == 2

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from saki.cli.main import main
-from saki.cli.probe import checkpoint_step, file_names
+from saki.cli.probe import active_steps, checkpoint_step, file_names
 from saki.probe import MEASURES, read_measurement, read_probe
 
 BUILD = [
@@ -65,6 +65,29 @@ def test_build_measure_and_compare(built, capsys, tmp_path):
     assert kl["high"] < 0
     assert kl["seed_sd"] is None
     assert "mine - TRB" in (tmp_path / "c" / "table7_probe.md").read_text()
+    assert all((tmp_path / "c" / f"figure2.{ending}").is_file() for ending in ("svg", "pdf", "png", "csv"))
+
+    control = [*compare[:-3], "--out", str(tmp_path / "d"), "--json", "--control", str(tmp_path / "m/student.parquet")]
+    assert "no step is common" in refused(capsys, control)  # the student was measured at step 0 only
+    control[-1] = str(tmp_path / "t")
+    assert main([*control, "--control_name", "random_tm", "--active_steps", "50"]) == 0
+    summary = last_json(capsys)
+    assert (summary["reference"], summary["control"]) == ("trb", "random_tm")
+    rows = (tmp_path / "d" / "figure2.csv").read_text().splitlines()
+    assert rows[1].startswith("a,mine,trb,100,C1,all,")
+    assert rows[3].startswith("b,mine,random_tm,100,C4,Q1,")
+    assert (tmp_path / "d" / "control" / "effects.csv").is_file()
+
+
+def test_the_active_phase_is_that_of_the_measured_run(tmp_path):
+    (tmp_path / "run" / "probe").mkdir(parents=True)
+    assert active_steps([str(tmp_path / "run" / "probe")]) is None
+    radii = [0.02, 0.01, 0.0, 0.0]
+    lines = [f'{{"step": {n}, "rollout/trust_region_radius": {radius}}}\n' for n, radius in enumerate(radii, 1)]
+    (tmp_path / "run" / "metrics.jsonl").write_text("".join(lines))
+    for name in ("probe", "probe/step-000002.parquet"):
+        (tmp_path / "run" / "probe" / "step-000002.parquet").write_bytes(b"")
+        assert active_steps([str(tmp_path / "run" / name)]) == 2
 
 
 def test_mistakes(built, capsys, tmp_path):

@@ -17,8 +17,9 @@ import yaml
 from saki.analysis.study_results import read_results
 from saki.cli.main import main
 from saki.cli.study_board import Board
+from saki.cli.study_files import RESULT, finished, scores
 from saki.cli.study_pool import WorkerPool
-from saki.cli.study_run import RESULT, execute, finished, scores
+from saki.cli.study_run import execute
 from saki.config.study import read_study
 
 SMALL = {
@@ -122,11 +123,14 @@ def test_the_pool_reuses_processes_and_outlives_failures(tmp_path, jobs):
 
 def test_mistakes_are_one_sentence_and_exit_code_2(tmp_path, capsys):
     path = str(write_study(tmp_path, methods=["sakki"]))
+    (tmp_path / "probing").mkdir()
+    probing = str(write_study(tmp_path / "probing", overrides={"probe": str(tmp_path / "none")}))
     for argv, message in (
         (["study", path], "did you mean 'saki'"),
         (["study"], "needs a study file"),
         (["study", path, "--jobs", "0"], "jobs must be at least 1"),
         (["study", str(tmp_path / "none.yaml")], "there is no configuration file"),
+        (["study", probing, "--out", str(tmp_path / "study")], "there is no probe in"),
     ):
         assert main(argv) == 2
         error = capsys.readouterr().err

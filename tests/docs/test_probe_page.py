@@ -28,7 +28,7 @@ def test_commands_parse(line, monkeypatch, tmp_path):
 
 
 def test_figures():
-    assert len(LINES) == 4
+    assert len(LINES) == 5
     assert f"`--num_pairs` ({ProbeSettings().num_pairs:,})" in TEXT
     assert f"at radius {ProbeSettings().trust_region_radius:g} " in TEXT
     assert f"at most {WHOLE_BYTES // 2**20} MiB" in TEXT

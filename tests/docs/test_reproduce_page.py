@@ -47,7 +47,7 @@ def test_links_lead_somewhere():
 @pytest.mark.parametrize("size", ["1.7", "0.6"])
 def test_the_predictions_are_those_of_the_plan(capsys, size):
     (line,) = [line for line in LINES if line.startswith("saki plan")]
-    assert main(shlex.split(line.replace("qwen3-1.7b", f"qwen3-{size}b"))[1:]) == 0
+    assert main(shlex.split(line.replace("_1.7b", f"_{size}b"))[1:]) == 0
     plan = capsys.readouterr().out
     peak, step = re.search(r"  peak +([\d.]+)", plan)[1], re.search(r"step ([\d.]+) s", plan)[1]
     column = {"1.7": 1, "0.6": 2}[size]

@@ -43,6 +43,19 @@ def test_mistakes(tmp_path, changes, message):
         SakiConfig(output_dir=str(tmp_path), use_cpu=True, **changes)
 
 
+def test_a_missing_tensorboard_is_a_note_and_a_missing_tracker_that_was_asked_for_an_error(
+    tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr("saki.training.config.get_available_reporting_integrations", list)
+    assert SakiConfig(output_dir=str(tmp_path), use_cpu=True).report_to == []
+    assert caplog.messages == [
+        "tensorboard is not installed, so metrics go to metrics.jsonl alone; pip install tensorboard for its charts, "
+        "or report_to none to do without this note"
+    ]
+    with pytest.raises(ValueError, match="report_to names 'wandb', which is not installed"):
+        SakiConfig(output_dir=str(tmp_path), use_cpu=True, report_to="wandb")
+
+
 def test_gradient_checkpointing_by_its_old_name_warns_of_nothing_and_changes_nothing(tmp_path):
     trained = []
     for on in (False, True):

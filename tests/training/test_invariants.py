@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -15,6 +9,7 @@ from saki.rollout import HFDecoder, RolloutEngine, read_rollouts
 from saki.training import SakiTrainer
 from saki.training.sampler import CompletionDataset, StepSampler
 from tests.tiny import tiny_pair, tiny_rows, tiny_tokenizer
+from tests.training.launching import run_ranks
 from tests.training.scripted import (
     EOS,
     PROMPTS,
@@ -25,8 +20,6 @@ from tests.training.scripted import (
     gradient_by_hand,
     step_gradient,
 )
-
-ROOT = Path(__file__).parents[2]
 
 
 def step_order(num_prompts=PROMPTS):
@@ -175,44 +168,12 @@ def test_both_models_read_the_ids_that_were_rendered_once(tmp_path, template, mo
             assert fed_ids[len(prompt) - 1] == prompt[-1]
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("lengths", [[3, 7, 0, 0, 12, 1, 0, 0], [3, 7, 5, 20, 12, 1, 1, 2]], ids=["empty", "unequal"])
 def test_ranks_share_one_gradient(tmp_path, lengths):
     """Two processes with gloo: rank 1 takes every second micro-batch, and in one case has no valid token."""
     engine = scripted(lengths)
     alone = step_gradient(tmp_path / "alone", engine, per_device_train_batch_size=2)
     assert_equal_gradients(alone, gradient_by_hand(engine.batches[0]))
-    script = ";".join(f"{prompt},{sample},{n}" for (prompt, sample), n in engine.lengths.items())
-    port = str(free_port())
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.training.rank_worker", str(tmp_path / "ranks"), script],
-            cwd=ROOT,
-            env={
-                **os.environ,
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": "2",
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": port,
-                "OMP_NUM_THREADS": "1",
-                "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    outputs = [worker.communicate(timeout=150)[0] for worker in workers]
-    assert [worker.returncode for worker in workers] == [0, 0], "\n".join(outputs)
-    for rank in range(2):
-        saved = torch.load(tmp_path / "ranks" / f"rank-{rank}.pt", weights_only=True)
-        assert saved.pop("num_valid") == sum(n for i, n in enumerate(lengths) if i // 2 % 2 == rank)
-        assert_equal_gradients(saved, alone)
+    for rank, saved in enumerate(run_ranks(2, "scripted_step", tmp_path / "ranks", engine.lengths)):
+        assert saved["tokens"] == sum(n for i, n in enumerate(lengths) if i // 2 % 2 == rank)
+        assert_equal_gradients(saved["gradient"], alone)

@@ -29,7 +29,14 @@ def scored(chunk_tokens, lengths=(9, 4, 6)):
     batch = inputs(lengths)
     rows = []
     head = student.get_output_embeddings()
-    head.register_forward_hook(lambda module, args, output: rows.append(output.reshape(-1, output.shape[-1]).shape[0]))
+    project = head.forward
+
+    def counted(hidden):
+        logits = project(hidden)
+        rows.append(logits.reshape(-1, logits.shape[-1]).shape[0])
+        return logits
+
+    head.forward = counted
     targets = batch["input_ids"][:, PROMPT:][batch["response_mask"]].unsqueeze(1)
     logprobs = PolicyHead(student, VOCAB, chunk_tokens).read(student, student, batch, logprobs_of(targets))
     (-logprobs.sum()).backward()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from saki.analysis.style import BLUE, FAINT, INK, PAPER, VERMILION, figure_conte
 LABELS = {"before": "student before", "after": "student after", "teacher": "teacher"}
 """Keys of ``evaluation.json`` and how they are shown; other keys come after these under their own name."""
 
+TITLE = "Before and after, beside the teacher"
 _METRICS = ("mean_at_k", "pass_at_k")
 _LOOKS = {"before": (FAINT, "o", PAPER), "after": (BLUE, "o", BLUE), "teacher": (VERMILION, "D", VERMILION)}
 _OTHER_LOOK = (INK, "s", INK)
@@ -41,16 +42,17 @@ def read_evaluation(path: Path) -> dict[str, Any] | None:
     return results
 
 
-def evaluation_section(results: Results | None) -> str:
+def evaluation_section(results: Results | None, *, title: str = TITLE, expected: Sequence[str] = tuple(LABELS)) -> str:
     """Section with table and picture; where there are no results it says so.
 
     Args:
         results: Key (``before``, ``after``, ``teacher``) to the JSON of an evaluation result.
+        title: Heading.
+        expected: Keys that are named where they are missing.
 
     Raises:
         ValueError: If a result lacks a part.
     """
-    title = "Before and after, beside the teacher"
     shown = {key: results[key] for key in _ordered(results or {}) if results and results[key]}
     if not shown:
         return section(title, missing("Not there: evaluation.json holds no result for this run."))
@@ -65,7 +67,7 @@ def evaluation_section(results: Results | None) -> str:
         raise ValueError(
             f"an evaluation result lacks or misnames {error}; expected the JSON of saki.evaluation.EvaluationResult"
         ) from error
-    absent = [LABELS[key] for key in LABELS if key not in shown]
+    absent = [LABELS.get(key, key) for key in expected if key not in shown]
     notes += [f"Not there: {', '.join(absent)}."] if absent else []
     if any(set(result["benchmarks"]) != set(names) for result in shown.values()) or len(ks) > 1:
         notes.append("The results differ in their benchmarks or in k, so their averages cannot be compared.")

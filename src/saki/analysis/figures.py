@@ -39,7 +39,8 @@ _PAPER_LOSSES = ("loss/reverse_kl", "loss/teacher_mode")
 
 _WIDE = (7.2, 3.0)
 _MOST_MARKERS = 400  # each one is an element of the page
-_MEANS_PER_RUN = 20  # the running mean spans a 20th of the run
+MEANS_PER_RUN = 20
+"""The running mean spans a 20th of the run."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def pinsker_bound(rows: Rows) -> tuple[NDArray[np.float64], NDArray[np.float64]]
 
 def draw_corrections(rows: Rows) -> Figure:
     """Realised correction rate under its Pinsker bound, the mean TV between."""
-    figure, (axes,) = _panels(1)
+    figure, (axes,) = panels_of(1)
     steps, bound = pinsker_bound(rows)
     if bound.size:
         axes.fill_between(steps, bound, color=FAINT, alpha=0.12, linewidth=0)
@@ -158,41 +159,42 @@ def loss_branches(rows: Rows) -> tuple[str, ...]:
 def draw_losses(rows: Rows) -> Figure:
     """The loss of each branch that was logged, a panel each since their scales differ."""
     names = [name for name in loss_branches(rows) if has_values(rows, name)]
-    figure, panels = _panels(len(names))
+    figure, panels = panels_of(len(names))
     colours = {"loss/reverse_kl": BLUE, "loss/teacher_mode": VERMILION}
     for axes, name in zip(panels, names, strict=True):
-        _trend(axes, rows, name, colours.get(name, GREEN))
-        axes.set_title(_loss_title(name))
+        draw_trend(axes, rows, name, colours.get(name, GREEN))
+        axes.set_title(loss_title(name))
     panels[0].set_ylabel("mean loss of its tokens")
     return figure
 
 
 def describe_losses(rows: Rows) -> str:
     """First and last loss of each branch."""
-    titles = {name: _loss_title(name) for name in loss_branches(rows)}
+    titles = {name: loss_title(name) for name in loss_branches(rows)}
     parts = ((name, title[:1].upper() + title[1:], "{:.4g}") for name, title in titles.items())
     return _describe(*parts)(rows)
 
 
-def _loss_title(name: str) -> str:
+def loss_title(name: str) -> str:
+    """How a branch of the loss is called in a heading."""
     return name.removeprefix("loss/").replace("_", " ").replace("kl", "KL")
 
 
 def draw_kl(rows: Rows) -> Figure:
     """KL from the student to the teacher on the rollouts."""
-    figure, (axes,) = _panels(1)
-    _trend(axes, rows, "rollout/kl_to_teacher", GREEN)
+    figure, (axes,) = panels_of(1)
+    draw_trend(axes, rows, "rollout/kl_to_teacher", GREEN)
     axes.set_ylabel("nats per token")
     return figure
 
 
 def draw_lengths(rows: Rows) -> Figure:
     """Mean completion length and the share of completions that met the cap."""
-    figure, (left, right) = _panels(2)
-    _trend(left, rows, "rollout/mean_length", BLUE)
+    figure, (left, right) = panels_of(2)
+    draw_trend(left, rows, "rollout/mean_length", BLUE)
     left.set_title("mean completion length")
     left.set_ylabel("tokens")
-    _trend(right, rows, "rollout/truncated_share", VERMILION)
+    draw_trend(right, rows, "rollout/truncated_share", VERMILION)
     right.set_title("completions cut by the cap")
     right.yaxis.set_major_formatter(PercentFormatter(1.0))
     right.set_ylim(bottom=0)
@@ -201,7 +203,7 @@ def draw_lengths(rows: Rows) -> Figure:
 
 def draw_logprob_gap(rows: Rows) -> Figure:
     """Gap between the log-probs at drafting and in the trainer, on a log scale where it is positive."""
-    figure, (axes,) = _panels(1)
+    figure, (axes,) = panels_of(1)
     positive = True
     for name, label, colour, dash in (
         ("train/logprob_gap_max", "largest", VERMILION, (0, (4, 2))),
@@ -223,7 +225,7 @@ def draw_logprob_gap(rows: Rows) -> Figure:
 def describe_logprob_gap(rows: Rows) -> str:
     """First and last mean gap, and the largest of the run."""
     _, largest = series(rows, "train/logprob_gap_max")
-    sentences = [_first_to_last(rows, "train/logprob_gap_mean", "Mean gap, nats", "{:.2g}")]
+    sentences = [first_to_last(rows, "train/logprob_gap_mean", "Mean gap, nats", "{:.2g}")]
     if np.isfinite(largest).any():
         sentences.append(f"Largest gap of the run: {np.nanmax(largest):.2g} nats.")
     return " ".join(filter(None, sentences))
@@ -231,8 +233,8 @@ def describe_logprob_gap(rows: Rows) -> str:
 
 def draw_speed(rows: Rows) -> Figure:
     """Tokens per second, and where the seconds of a step go."""
-    figure, (left, right) = _panels(2)
-    _trend(left, rows, "time/tokens_per_s", BLUE)
+    figure, (left, right) = panels_of(2)
+    draw_trend(left, rows, "time/tokens_per_s", BLUE)
     left.set_title("rollout speed")
     left.set_ylabel("tokens per second")
     left.set_ylim(bottom=0)
@@ -259,7 +261,7 @@ def draw_speed(rows: Rows) -> Figure:
 def describe_speed(rows: Rows) -> str:
     """First and last speed, and the mean split of a step."""
     parts = [name for name in TIME_PARTS if has_values(rows, name)]
-    sentences = [_first_to_last(rows, "time/tokens_per_s", "Tokens per second", "{:,.0f}")]
+    sentences = [first_to_last(rows, "time/tokens_per_s", "Tokens per second", "{:,.0f}")]
     if parts:
         _, seconds = _stack(rows, parts)
         total = float(seconds.sum())
@@ -273,7 +275,8 @@ def describe_speed(rows: Rows) -> str:
     return " ".join(filter(None, sentences))
 
 
-def _first_to_last(rows: Rows, name: str, label: str, form: str = "{:.4g}") -> str:
+def first_to_last(rows: Rows, name: str, label: str, form: str = "{:.4g}") -> str:
+    """A sentence with the first and the last finite value of a metric; empty without one."""
     steps, values = series(rows, name)
     finite = np.isfinite(values)
     if not finite.any():
@@ -288,7 +291,7 @@ def _first_to_last(rows: Rows, name: str, label: str, form: str = "{:.4g}") -> s
 
 def _describe(*parts: tuple[str, str, str]) -> Callable[[Rows], str]:
     def describe(rows: Rows) -> str:
-        sentences = [_first_to_last(rows, *part) for part in parts]
+        sentences = [first_to_last(rows, *part) for part in parts]
         window = max(_window(series(rows, name)[1]) for name, *_ in parts)
         sentences.append(f"The thick line is a running mean over {window} values." if window > 1 else "")
         return " ".join(filter(None, sentences))
@@ -297,10 +300,11 @@ def _describe(*parts: tuple[str, str, str]) -> Callable[[Rows], str]:
 
 
 def _window(values: NDArray[np.float64]) -> int:
-    return max(1, len(values) // _MEANS_PER_RUN)
+    return max(1, len(values) // MEANS_PER_RUN)
 
 
-def _panels(count: int) -> tuple[Figure, list[Axes]]:
+def panels_of(count: int) -> tuple[Figure, list[Axes]]:
+    """A figure of as many panels beside one another, with the optimizer step below each."""
     figure = Figure(figsize=_WIDE, layout="constrained")
     axes = [figure.add_subplot(1, count, index + 1) for index in range(count)]
     for each in axes:
@@ -310,7 +314,7 @@ def _panels(count: int) -> tuple[Figure, list[Axes]]:
     return figure, axes
 
 
-def _trend(axes: Axes, rows: Rows, name: str, colour: str) -> None:
+def draw_trend(axes: Axes, rows: Rows, name: str, colour: str) -> None:
     """Every value thin, a running mean thick. An axis without values says so."""
     steps, values = series(rows, name)
     if not np.isfinite(values).any():
@@ -324,10 +328,10 @@ def _trend(axes: Axes, rows: Rows, name: str, colour: str) -> None:
     if len(values) == 1:
         axes.plot(steps, values, color=colour, marker="o")
     if not alone:
-        axes.plot(steps, _running_mean(values, window), color=colour, linewidth=2.2)
+        axes.plot(steps, running_mean(values, window), color=colour, linewidth=2.2)
 
 
-def _running_mean(values: NDArray[np.float64], window: int) -> NDArray[np.float64]:
+def running_mean(values: NDArray[np.float64], window: int) -> NDArray[np.float64]:
     """Centred mean over ``window`` values, fewer at both ends; values that are not numbers do not count."""
     known = np.isfinite(values)
     kernel = np.ones(window)

@@ -33,7 +33,7 @@ pre { overflow-x: auto; padding: .7rem; border: 1px solid var(--grid); }
 .sample { white-space: pre-wrap; overflow-wrap: anywhere; border: 1px solid var(--grid); border-radius: 4px;
   padding: .6rem .8rem; margin: .3rem 0 1.1rem; }
 .sample .prompt { color: var(--faint); }
-.sample del { color: var(--vermilion); text-decoration: line-through; }
+.sample del { color: var(--vermilion-ink); text-decoration: line-through; }
 .sample ins { color: var(--blue); text-decoration: underline; font-weight: 700; }
 summary { cursor: pointer; }
 a { color: var(--blue); }
@@ -101,6 +101,19 @@ def figure_block(svg: str, caption: str) -> str:
 def facts(pairs: Sequence[tuple[str, str]]) -> str:
     """A list of plain-text names and values."""
     return "<dl>\n" + "\n".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in pairs) + "\n</dl>"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of plain text: the first column names the rows, the others hold numbers."""
+    top = "".join(f'<th class="number">{escape(text)}</th>' for text in header[1:])
+    body = "\n".join(
+        f"<tr><th>{escape(first)}</th>" + "".join(f'<td class="number">{escape(text)}</td>' for text in rest) + "</tr>"
+        for first, *rest in rows
+    )
+    return (
+        f'<div class="scroll" tabindex="0"><table>\n<thead><tr><th>{escape(header[0])}</th>{top}</tr></thead>\n'
+        f"<tbody>\n{body}\n</tbody></table></div>"
+    )
 
 
 def folded(summary: str, block: str) -> str:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+from saki.analysis.evaluation_chart import EVALUATION_CHART
 from saki.analysis.evaluation_section import evaluation_section, read_evaluation
 from saki.analysis.figures import CHARTS, Chart, Rows, has_values
 from saki.analysis.metrics_file import merge_steps, read_metrics
 from saki.analysis.page import facts, figure_block, folded, missing, page, preformatted, section
-from saki.analysis.rollout_samples import Decode, samples_section
+from saki.analysis.rollout_samples import Decode, LinkTarget, samples_section
 from saki.analysis.run_facts import RunFacts, read_run_facts
 from saki.analysis.style import figure_context, figure_to_svg
 from saki.analysis.trace.page import TRACE_PAGE, trace_link
@@ -25,7 +28,13 @@ REPORT, CONFIG, METRICS, EVALUATION, ROLLOUTS = (
 )
 
 
-def write_report(run_dir: Path, *, evaluation: Mapping[str, Any] | None = None, decode: Decode | None = None) -> Path:
+def write_report(
+    run_dir: Path,
+    *,
+    evaluation: Mapping[str, Any] | None = None,
+    decode: Decode | None = None,
+    path: Path | None = None,
+) -> Path:
     """Write ``report.html`` into a run folder, whole or not at all.
 
     The file needs no network and runs no script; it follows the reader's light or dark theme and prints. What a
@@ -37,6 +46,7 @@ def write_report(run_dir: Path, *, evaluation: Mapping[str, Any] | None = None, 
         evaluation: ``{"before": ..., "after": ..., "teacher": ...}``, each the JSON of an evaluation result or
             None; read from ``evaluation.json`` if None.
         decode: Token ids to text, for the samples; without it their ids are shown.
+        path: The page; ``report.html`` in the run folder if None. Links to the trace page are of the run folder.
 
     Returns:
         Path of the report.
@@ -60,12 +70,22 @@ def write_report(run_dir: Path, *, evaluation: Mapping[str, Any] | None = None, 
     sections = [
         _run_section(run_facts, notes),
         evaluation_section(results),
-        *(_chart_section(chart, rows) for chart in CHARTS),
-        samples_section(run_dir / ROLLOUTS, decode, trace_link if (run_dir / TRACE_PAGE).is_file() else None),
+        *(_chart_section(chart, rows) for chart in (EVALUATION_CHART, *CHARTS)),
+        samples_section(run_dir / ROLLOUTS, decode, _links(run_dir, path)),
     ]
-    path = run_dir / REPORT
+    path = path or run_dir / REPORT
     write_text(path, page(f"Run report: {method or 'method not recorded'}", lead, sections))
     return path
+
+
+def _links(run_dir: Path, path: Path | None) -> LinkTarget | None:
+    """Where samples lead: into the run's trace page, as seen from the report; None without such a page."""
+    if not (run_dir / TRACE_PAGE).is_file():
+        return None
+    if path is None or path.parent.resolve() == run_dir.resolve():
+        return trace_link
+    way = quote(Path(os.path.relpath(run_dir.resolve(), path.parent.resolve())).as_posix())
+    return lambda file, row: f"{way}/{trace_link(file, row)}"
 
 
 def _rows(path: Path) -> tuple[Rows, list[str]]:

@@ -7,26 +7,24 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from saki.analysis.page import link, missing, paragraph, section
+from saki.analysis.rollout_files import by_step, rollout_files, spaced
+from saki.rollout import RolloutFileError, read_rollout_facts
 
 Decode = Callable[[list[int]], str]
 """Token ids to text."""
 LinkTarget = Callable[[str, int], str]
 """Name of a rollout file and a row in it to an address."""
 
-NUM_FILES = 8
-"""Most files of rollouts that a report reads, evenly spaced over the run."""
 NUM_SAMPLES = 5
 """Samples shown."""
 NUM_TOKENS = 600
 """Most tokens shown of a sample."""
 
-_REQUIRED = ("completion_ids", "correction_mask", "proposal_ids")
-_OPTIONAL = ("response_mask", "prompt_ids")
+_COLUMNS = ("prompt_ids", "completion_ids", "correction_mask", "proposal_ids")
 
 
 @dataclass(frozen=True)
@@ -59,27 +57,19 @@ def most_corrected(files: Sequence[Path], count: int = NUM_SAMPLES) -> list[Corr
     """The completions with the most corrections; ties go to the earlier file and row.
 
     Args:
-        files: Parquet files with the token fields of a rollout batch as list columns, a row a completion. The lists
-            hold valid tokens only, or padding as well where there is a ``response_mask``.
+        files: Rollout files.
         count: Number of completions.
 
     Returns:
         Completions with at least one correction, most corrected first.
 
     Raises:
-        ValueError: If a file is not readable parquet or lacks a column.
+        RolloutFileError: If a file is missing, damaged, empty or of another schema version.
     """
     best: list[CorrectedSample] = []
     for path in files:
         best = sorted([*best, *_corrected_rows(path, count)], key=lambda sample: -sample.num_corrections)[:count]
     return best
-
-
-def spaced(files: Sequence[Path], count: int = NUM_FILES) -> list[Path]:
-    """At most ``count`` files evenly spaced over a sequence, the first and the last among them."""
-    if len(files) <= count:
-        return list(files)
-    return [files[index] for index in np.linspace(0, len(files) - 1, count).round().astype(int)]
 
 
 def samples_section(folder: Path, decode: Decode | None, target: LinkTarget | None = None) -> str:
@@ -91,10 +81,10 @@ def samples_section(folder: Path, decode: Decode | None, target: LinkTarget | No
         target: Where the trace page shows a sample; None where there is no such page.
     """
     title = "The most corrected completions"
-    files = sorted(folder.glob("*.parquet"))
-    if not files:
+    if not any(folder.glob("*.parquet")):
         return section(title, missing("Not there: the run folder has no rollouts."))
-    read = spaced(files)
+    files = rollout_files(folder)
+    read = [path for step in spaced(by_step(files)) for path in step]
     samples = most_corrected(read)
     where = f"{len(read)} of {len(files)} files of rollouts read"
     if not samples:
@@ -110,36 +100,27 @@ def samples_section(folder: Path, decode: Decode | None, target: LinkTarget | No
 
 
 def _corrected_rows(path: Path, count: int) -> list[CorrectedSample]:
+    if not read_rollout_facts(path).num_rows:
+        raise RolloutFileError(f"{path} holds no rollout; expected at least one row")
     try:
-        names = pq.read_schema(path).names
-        absent = [name for name in _REQUIRED if name not in names]
-        if absent:
-            raise ValueError(f"{path} lacks the columns {', '.join(absent)}; expected the rollouts that a run writes")
-        table = pq.read_table(path, columns=[*_REQUIRED, *(name for name in _OPTIONAL if name in names)])
-    except (pa.ArrowException, OSError) as error:
+        table = pq.read_table(path, columns=list(_COLUMNS))
+    except (pa.ArrowException, OSError) as error:  # the footer is whole and what it points to is not
         reason = " ".join(str(error).split())
-        raise ValueError(f"{path} is not readable parquet ({reason}); remove it or restore it") from error
-    corrected = table["correction_mask"].to_pylist()
-    valid = table["response_mask"].to_pylist() if "response_mask" in table.column_names else [None] * len(corrected)
-    counts = [sum(_kept(flags, mask)) for flags, mask in zip(corrected, valid, strict=True)]
+        raise RolloutFileError(f"{path} is damaged ({reason}); write it again") from error
+    counts = [sum(flags) for flags in table["correction_mask"].to_pylist()]
     chosen = sorted((row for row, number in enumerate(counts) if number), key=lambda row: (-counts[row], row))[:count]
     return [_sample(path, row, table.slice(row, 1).to_pylist()[0]) for row in chosen]
 
 
 def _sample(path: Path, row: int, record: dict[str, list[int]]) -> CorrectedSample:
-    mask = record.get("response_mask")
     return CorrectedSample(
         file=path.name,
         row=row,
-        prompt_ids=tuple(token for token in record.get("prompt_ids") or [] if token >= 0),
-        completion_ids=_kept(record["completion_ids"], mask),
-        proposal_ids=_kept(record["proposal_ids"], mask),
-        corrected=tuple(map(bool, _kept(record["correction_mask"], mask))),
+        prompt_ids=tuple(record["prompt_ids"] or ()),
+        completion_ids=tuple(record["completion_ids"]),
+        proposal_ids=tuple(record["proposal_ids"]),
+        corrected=tuple(map(bool, record["correction_mask"])),
     )
-
-
-def _kept(values: Sequence[int], mask: Sequence[int] | None) -> tuple[int, ...]:
-    return tuple(values) if mask is None else tuple(value for value, keep in zip(values, mask, strict=True) if keep)
 
 
 def _heading(sample: CorrectedSample) -> str:

@@ -66,18 +66,9 @@ def read_run_facts(path: Path) -> RunFacts | None:
     Raises:
         ValueError: If the file is not YAML or is not a mapping.
     """
-    if not path.is_file():
+    flat = read_settings(path)
+    if flat is None:
         return None
-    try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"{path} is not readable YAML ({reason}); restore the file that the run wrote") from error
-    if not isinstance(config, Mapping):
-        raise ValueError(
-            f"{path} holds {type(config).__name__}, expected a mapping; restore the file that the run wrote"
-        )
-    flat = dict(_flatten(config))
     identity = [(label, _find(flat, names)) for label, names in _IDENTITY]
     versions = ", ".join(f"{name.rpartition('.')[2]} {value}" for name, value in flat.items() if "versions." in name)
     settings = [(label, _find(flat, names)) for label, names in _SETTINGS]
@@ -90,6 +81,32 @@ def read_run_facts(path: Path) -> RunFacts | None:
         ),
         text="\n".join(f"{name}: {value}" for name, value in flat.items()),
     )
+
+
+def read_settings(path: Path) -> dict[str, str] | None:
+    """Dotted names and values of all settings in ``config.resolved.yaml``, values of secrets hidden.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The settings, or None where there is no such file.
+
+    Raises:
+        ValueError: If the file is not YAML or is not a mapping.
+    """
+    if not path.is_file():
+        return None
+    try:
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{path} is not readable YAML ({reason}); restore the file that the run wrote") from error
+    if not isinstance(config, Mapping):
+        raise ValueError(
+            f"{path} holds {type(config).__name__}, expected a mapping; restore the file that the run wrote"
+        )
+    return dict(_flatten(config))
 
 
 def _flatten(value: Any, name: str = "") -> Iterator[tuple[str, str]]:

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from saki import lab
 from saki.analysis.report import write_report
-from saki.analysis.rollout_samples import NUM_FILES
+from saki.analysis.rollout_files import NUM_FILES
 from saki.cli.console import fresh_folder, git_commit, print_json, progress_bar, run_facts
 from saki.cli.engines import model_engine
 from saki.cli.view import view_run

@@ -19,6 +19,8 @@ COMMANDS = {
     "train": "distil a teacher into a student",
     "rollout": "sample completions under a method's behavior policy",
     "view": "write rollouts as a page in which each token shows what happened to it",
+    "report": "write what a run, several runs or a study did as one page",
+    "figures": "draw figures for print out of studies, runs and benchmarks",
     "eval": "evaluate a model alone on benchmarks",
     "verify": "certify that the engine samples the exact law with a pair of models",
     "study": "compare methods over seeds and students, with intervals",
@@ -60,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"saki: unknown command {name!r}; {hint}", file=sys.stderr)
         return 2
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    for noisy in ("httpx", "datasets", "fsspec", "urllib3", "transformers", "accelerate"):
+    for noisy in ("httpx", "datasets", "fsspec", "urllib3", "transformers", "accelerate", "fontTools"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     try:
         from transformers.utils.logging import disable_progress_bar

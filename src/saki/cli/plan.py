@@ -7,28 +7,39 @@ from collections.abc import Sequence
 
 from saki.cli.console import fresh_folder, print_json
 from saki.config import CommandParser
-from saki.config.commands import CommonArguments
+from saki.config.commands import CommonArguments, TrainArguments
 from saki.config.planning import PlanArguments
 from saki.config.sources import model_path
 from saki.files import write_text
+from saki.methods import get_method
 from saki.planning import PRESETS, Device, Plan, PlanRequest, load_shape, make_plan
+from saki.training import SakiConfig
 from saki.types import check_number
 
 SUMMARY = "Predict memory and speed of a pair on a device, and what to change if it does not fit."
+PROMPT_LENGTH = 1024
 EXAMPLE = "saki plan --model qwen3-1.7b --teacher_model qwen3-4b --device h100 --gradient_checkpointing"
 
 
 def parser() -> CommandParser:
-    """The command's options."""
-    return CommandParser([CommonArguments, PlanArguments], "saki plan", SUMMARY, EXAMPLE)
+    """The command's options; the file may be one of saki train."""
+    return CommandParser([CommonArguments, PlanArguments], "saki plan", SUMMARY, EXAMPLE, (TrainArguments, SakiConfig))
 
 
 def run(argv: Sequence[str]) -> int:
     """Run the command; 0 whether the plan fits or not."""
-    common, args = parser().parse(argv)
+    options = parser()
+    common, args = options.parse(argv)
+    training = options.set_aside
+    if args.prompt_length is None:
+        args.prompt_length = training.get("max_prompt_length") or PROMPT_LENGTH
     folder = fresh_folder(common.out, "saki plan") if common.out else None
     plan = make_plan(_request(args))
     text = describe(plan)
+    if "method" in training and get_method(training["method"], training.get("method_options")).behavior == "student":
+        time = plan.time
+        seconds = time.student_only_s + time.update_s + time.sync_s
+        text += f"\n{training['method']} rolls out the student alone: {seconds:.1f} s a step, and the teacher's scoring"
     print(text)
     if folder:
         folder.mkdir(parents=True, exist_ok=True)
@@ -44,6 +55,10 @@ def _request(args: PlanArguments) -> PlanRequest:
     check_number("launch_us", args.launch_us, least=0)
     shared = {field.name for field in dataclasses.fields(PlanRequest)} - {"device"}
     values = {name: value for name, value in vars(args).items() if name in shared}
+    if args.rollout_dtype == "auto":  # as saki train takes it
+        values["rollout_dtype"] = "bfloat16" if args.bf16 else "float32"
+    if args.teacher_dtype == "auto":
+        values["teacher_dtype"] = "bfloat16"
     return PlanRequest(
         student=load_shape(model_path(args.model)),
         teacher=load_shape(model_path(args.teacher_model)),

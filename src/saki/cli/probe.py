@@ -10,8 +10,12 @@ from typing import Any
 
 from tqdm import tqdm
 
-from saki.analysis.probe_comparison import compare_probe
+from saki.analysis.figure2 import draw_figure2
+from saki.analysis.figures import RADIUS
+from saki.analysis.metrics_file import merge_steps, read_metrics, series
+from saki.analysis.probe_comparison import ProbeComparison, compare_probe
 from saki.analysis.probe_tables import probe_tables, write_comparison
+from saki.analysis.publication import publish
 from saki.cli.console import fresh_folder, pick_device, pick_dtype, print_json, progress_bar, run_facts, subcommand
 from saki.cli.engines import load_rollout_inputs
 from saki.config import CommandParser, UsageError
@@ -42,7 +46,7 @@ EXAMPLES = {
 SUMMARIES = {
     "build": "Roll out the initial student, and freeze corrections and accepted positions matched to them.",
     "measure": "C1, Ck, KL(T||S), KL(S||T) and entropy of checkpoints at every position of a probe.",
-    "compare": "Prompt-equal paired differences of two methods, with clustered intervals and conflict quartiles.",
+    "compare": "Prompt-equal paired differences of two methods, clustered intervals, conflict quartiles, and Figure 2.",
 }
 _KINDS: dict[str, Any] = {
     "build": ProbeBuildArguments,
@@ -168,20 +172,46 @@ def _compare(common: CommonArguments, args: ProbeCompareArguments) -> dict[str, 
     folder = fresh_folder(common.out, "saki probe compare") if common.out else None
     probe = read_probe(Path(args.probe))
     measured, reference = (measurements(paths) for paths in (args.measured, args.reference))
-    names = (
-        args.measured_name or _common_label(measured) or "measured",
-        args.reference_name or _common_label(reference) or "reference",
-    )
-    comparison = compare_probe(probe, measured, reference, names, args.resamples, args.seed)
-    for table in probe_tables(comparison):
+    name = args.measured_name or _common_label(measured) or "measured"
+
+    def against(other: Sequence[Measurement], given: str | None, fallback: str) -> ProbeComparison:
+        names = (name, given or _common_label(other) or fallback)
+        return compare_probe(probe, measured, other, names, args.resamples, args.seed)
+
+    comparison = against(reference, args.reference_name, "reference")
+    control = against(measurements(args.control), args.control_name, "control") if args.control else None
+    for table in [table for each in (comparison, control) if each for table in probe_tables(each)]:
         print(table.markdown())
     if folder:
         write_comparison(folder, comparison)
-        print(f"written to {folder}")
+        if control:
+            write_comparison(folder / "control", control)
+        active = active_steps(args.measured) if args.active_steps is None else args.active_steps
+        publish(folder, [draw_figure2(comparison, control, active)])
+        print(f"tables, effects.csv and figure2 (svg, pdf, png, csv) written to {folder}")
+    found = {"measured": name, "reference": comparison.reference, "top_k": comparison.top_k}
+    shown = {**found, "effects": _json_effects(comparison)}
+    return {**shown, "control": control.reference, "control_effects": _json_effects(control)} if control else shown
+
+
+def _json_effects(comparison: ProbeComparison) -> list[dict[str, Any]]:
     effects = [dataclasses.asdict(effect) for effect in comparison.effects]
     for effect in effects:  # JSON has no NaN
         effect["seed_sd"] = None if effect["num_seeds"] < 2 else effect["seed_sd"]
-    return {"measured": names[0], "reference": names[1], "top_k": comparison.top_k, "effects": effects}
+    return effects
+
+
+def active_steps(paths: Sequence[str]) -> int | None:
+    """Last step with a radius above 0 in the runs that measurements lie in (``RUN/probe``), where they lie in runs.
+
+    Raises:
+        ValueError: If the metrics of such a run are damaged.
+    """
+    homes = {folder.parent for folder in (path if path.is_dir() else path.parent for path in map(Path, paths))}
+    files = [home / "metrics.jsonl" for home in sorted(homes) if (home / "metrics.jsonl").is_file()]
+    found = [series(merge_steps(read_metrics(path)), RADIUS) for path in files]
+    active = [int(step) for steps, radii in found for step, radius in zip(steps, radii, strict=True) if radius > 0]
+    return max(active, default=None)
 
 
 def measurements(paths: Sequence[str]) -> list[Measurement]:

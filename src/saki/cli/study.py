@@ -16,8 +16,8 @@ from saki.analysis.study_results import SetScore, gather, write_results
 from saki.analysis.study_tables import Arms, steps_tables, study_tables, write_tables
 from saki.cli.console import git_commit, print_json
 from saki.cli.study_board import Board
+from saki.cli.study_files import finished, scores
 from saki.cli.study_pool import WorkerPool
-from saki.cli.study_run import finished, scores
 from saki.config import CommandParser, UsageError
 from saki.config.commands import CommonArguments, StudyArguments
 from saki.config.study import STUDENT, TEACHER, Study, StudyRun, chosen_runs, folder_name, read_study
@@ -51,8 +51,9 @@ def run(argv: Sequence[str]) -> int:
     with _claimed(folder):
         (folder / "study.yaml").write_text(path.read_text())
         done = [each for each in study.runs if finished(each, _folder(folder, each))]
-        waiting = [each for each in chosen if each not in done]
-        pool = WorkerPool([] if args.tables_only else waiting, folder, args.jobs)
+        waiting = [] if args.tables_only else [each for each in chosen if each not in done]
+        _check_probes(waiting)
+        pool = WorkerPool(waiting, folder, args.jobs)
         board = Board(chosen, [each for each in done if each in chosen], args.jobs)
         try:
             with _terminable():
@@ -126,6 +127,16 @@ def samples_at(study: Study, found: Sequence[SetScore], step: int | None) -> dic
         if set(known) - {TEACHER}:
             students[name] = known
     return students
+
+
+def _check_probes(runs: Sequence[StudyRun]) -> None:
+    """Read every probe that runs measure, so that a missing or damaged one is told before the first of them."""
+    probes = {str(run.settings["probe"]) for run in runs if run.settings.get("probe") is not None}
+    if probes:
+        from saki.probe import read_probe  # brings in models, which a study without probes leaves to its workers
+
+        for probe in sorted(probes):
+            read_probe(Path(probe))
 
 
 def _folder(folder: Path, run: StudyRun) -> Path:

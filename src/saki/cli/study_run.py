@@ -22,12 +22,12 @@ from transformers import (
     TrainingArguments,
 )
 
-from saki.analysis.study_results import SetScore
 from saki.cli.console import git_commit, run_facts
 from saki.cli.engines import model_engine
+from saki.cli.study_files import FAILURE, RESULT
 from saki.config import write_resolved
 from saki.config.sources import model_path, prompt_rows
-from saki.config.study import TEACHER, StudyRun, folder_name
+from saki.config.study import TEACHER, StudyRun
 from saki.evaluation import Benchmark, evaluate_model, lab_benchmarks
 from saki.files import write_text
 from saki.models import load_causal_lm, load_tokenizer
@@ -37,7 +37,6 @@ from saki.training.model_card import RunNames
 
 logger = logging.getLogger(__name__)
 
-RESULT, FAILURE = "result.json", "failure.txt"
 EVALUATION_ROWS = 512
 
 ReportProgress = Callable[[str, int, int], None]
@@ -191,45 +190,3 @@ class _Progress(TrainerCallback):
 def benchmarks(num_problems: int, split: str) -> tuple[Benchmark, ...]:
     """The lab's sets, made once a process."""
     return lab_benchmarks(num_problems, split=split)  # type: ignore[arg-type]  # checked when the study was read
-
-
-def finished(run: StudyRun, folder: Path) -> bool:
-    """Whether a run has its result.
-
-    Raises:
-        ValueError: If the result is that of other settings.
-    """
-    path = folder / RESULT
-    if not path.is_file():
-        return False
-    stored = json.loads(path.read_text())
-    if stored["fingerprint"] == run.fingerprint:
-        return True
-    mine, other = run.to_json(), stored["run"]
-    name = next((key for key in mine if mine[key] != other.get(key)), "its format")
-    raise ValueError(
-        f"{folder} was finished with {name} = {other.get(name)!r}, the study now says {mine.get(name)!r}; use another "
-        "--out, or remove that folder"
-    )
-
-
-def scores(run: StudyRun, folder: Path) -> list[SetScore]:
-    """What a finished run measured."""
-    stored = json.loads((folder / RESULT).read_text())
-    return [
-        SetScore(
-            student=folder_name(run.student),
-            label=run.label,
-            method=run.method,
-            seed=run.seed,
-            step=int(step),
-            benchmark=name,
-            num_samples=values["num_samples"],
-            num_right=tuple(values["num_right"]),
-            truncated=values["truncated"],
-            train_cpu_seconds=stored["train_cpu_seconds"],
-            evaluation_cpu_seconds=stored["evaluation_cpu_seconds"],
-        )
-        for step, sets in stored["steps"].items()
-        for name, values in sets.items()
-    ]

@@ -49,7 +49,8 @@ def _read(tasks: queue.Queue[str]) -> None:
 
 
 def _carry_out(task: dict[str, str], events: TextIO) -> None:
-    from saki.cli.study_run import FAILURE, execute
+    from saki.cli.study_files import FAILURE
+    from saki.cli.study_run import execute
     from saki.config.study import StudyRun
 
     folder = Path(task["folder"])

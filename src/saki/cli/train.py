@@ -11,8 +11,8 @@ from typing import Any
 
 from transformers import IntervalStrategy, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from saki.analysis.report import write_report
 from saki.cli.console import git_commit, holdings, print_json, run_facts
+from saki.cli.run_pages import write_pages
 from saki.cli.signals import exit_code
 from saki.config import CommandParser, UsageError, write_resolved
 from saki.config.commands import CommonArguments, TrainArguments
@@ -76,18 +76,25 @@ def run(argv: Sequence[str]) -> int:
     trainer.names = RunNames(args.model, args.teacher_model, args.dataset, git_commit())
     with stop:
         outcome = trainer.train(resume_from_checkpoint=args.resume and has_checkpoint(folder))
+    if stop.stopped_by is None:
+        trainer.save_model()
+    if trainer.ranks.size > 1:
+        trainer.accelerator.end_training()  # leaves the process group
+    if not trainer.ranks.is_first:  # one speaks for all
+        return 0 if stop.stopped_by is None else exit_code(stop.stopped_by)
     if stop.stopped_by is not None:
         return report_stop(stop.stopped_by, outcome.global_step, trainer.state.max_steps, folder)
-    trainer.save_model()
-    report = write_report(folder, decode=lambda ids: str(tokenizer.decode(ids)))
-    print(f"model: {folder / 'model'}   report: {report}")
+    trace, report = write_pages(folder, tokenizer)
+    pages = "".join(f"   {name}: {page}" for name, page in (("trace", trace), ("report", report)) if page)
+    print(f"model: {folder / 'model'}{pages}")
     if common.json:
         print_json(
             {
                 "steps": outcome.global_step,
                 "train_loss": outcome.training_loss,
                 "model": str(folder / "model"),
-                "report": str(report),
+                "trace": str(trace) if trace else None,
+                "report": str(report) if report else None,
                 "seconds": outcome.metrics["train_runtime"],
                 "commit": git_commit(),
             }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,9 @@ from saki.analysis.trace import (
 from saki.cli.console import print_json
 from saki.cli.view_verdicts import graded_by, stored_in
 from saki.config import read_yaml
+from saki.config.paths import PathsParser
 from saki.config.sources import LAB_PROMPTS, model_path
-from saki.config.view import ViewArguments, ViewParser
+from saki.config.view import ViewArguments
 from saki.models import ModelLoadError, compare_tokenizers, load_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -30,9 +31,9 @@ SUMMARY = "Write rollouts as one HTML page without network: each token with what
 EXAMPLE = "saki view runs/mine -o trace.html"
 
 
-def parser() -> ViewParser:
+def parser() -> PathsParser:
     """The command's options; files or run folders come before them."""
-    return ViewParser([ViewArguments], "saki view ROLLOUTS ...", SUMMARY, EXAMPLE)
+    return PathsParser(ViewArguments, "saki view ROLLOUTS ...", SUMMARY, EXAMPLE, "rollouts")
 
 
 def run(argv: Sequence[str]) -> int:
@@ -46,10 +47,10 @@ def run(argv: Sequence[str]) -> int:
         )
         files += [each for each in chosen if each not in files]
         notes += left_out
-    settings = [_settings(path) for path in paths]
-    tokenizer = _tokenizer(paths, settings, args.model)
+    settings = [run_settings(path) for path in paths]
+    tokenizer = run_tokenizer(paths, settings, args.model)
     with ExitStack() as stack:
-        judge = _judge(args, settings, tokenizer, stack)
+        judge = run_judge(args, settings, tokenizer, stack)
         trace = read_trace(files, limit=args.limit, judge=judge, notes=notes)
     out = Path(args.out) if args.out else _home(paths[0]) / TRACE_PAGE
     title = "Trace of " + ", ".join(path.resolve().name for path in paths)
@@ -65,20 +66,30 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def view_run(folder: Path, tokenizer: Any, judge: Judge | None, *, max_files: int) -> Path:
+def view_run(
+    folder: Path,
+    tokenizer: Any,
+    judge: Judge | None,
+    *,
+    max_files: int,
+    limit: int | None = None,
+    always: Mapping[str, Collection[int]] | None = None,
+) -> Path:
     """Write the trace page of a run into its folder.
 
     Args:
         folder: The run folder.
         tokenizer: The run's.
         judge: Says which completions are right.
-        max_files: Most rollout files, evenly spaced over the run.
+        max_files: Most steps, evenly spaced over the run.
+        limit: Most completions of each rollout file; None for all.
+        always: By name of a rollout file, rows that are taken beyond the limit.
 
     Returns:
         Path of the page.
     """
-    files, notes = choose_files(rollout_files(folder), max_files=max_files)
-    trace = read_trace(files, judge=judge, notes=notes)
+    files, notes = choose_files(rollout_files(folder), max_files=max_files, limit=limit)
+    trace = read_trace(files, limit=limit, always=always, judge=judge, notes=notes)
     title = f"Trace of {folder.resolve().name}"
     return write_trace(folder / TRACE_PAGE, trace, title=title, texts=TokenTexts(tokenizer))
 
@@ -89,13 +100,13 @@ def _home(path: Path) -> Path:
     return folder.parent if folder.name == "rollouts" else folder
 
 
-def _settings(path: Path) -> dict[str, Any]:
+def run_settings(path: Path) -> dict[str, Any]:
     """The resolved configuration of the run that a path belongs to; empty where there is none."""
     config = _home(path) / "config.resolved.yaml"
     return read_yaml(config) if config.is_file() else {}
 
 
-def _tokenizer(paths: Sequence[Path], settings: Sequence[dict[str, Any]], model: str | None) -> Any:
+def run_tokenizer(paths: Sequence[Path], settings: Sequence[dict[str, Any]], model: str | None) -> Any:
     """The tokenizer asked for, else that of the runs, which must agree; None where there is none to be had."""
     if model is not None:
         return load_tokenizer(model_path(model))
@@ -125,7 +136,9 @@ def _run_model(path: Path, settings: dict[str, Any]) -> str | None:
     return model_path(name) if isinstance(name, str) and name else None
 
 
-def _judge(args: ViewArguments, settings: Sequence[dict[str, Any]], tokenizer: Any, stack: ExitStack) -> Judge | None:
+def run_judge(
+    args: ViewArguments, settings: Sequence[dict[str, Any]], tokenizer: Any, stack: ExitStack
+) -> Judge | None:
     """What says which completions are right; the lab's own answers where all runs drew from them."""
     if args.samples is not None:
         return stored_in(Path(args.samples), tokenizer)

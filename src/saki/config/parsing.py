@@ -49,9 +49,17 @@ class CommandParser(HfArgumentParser):
         prog: Command as typed, for ``--help``.
         summary: What the command does.
         example: A command line to copy.
+        set_aside: Dataclasses of another command whose configuration files are taken as well; what this command has no
+            field for is kept in the attribute of the same name and left unread, and where such a file says nothing
+            the other command's defaults hold.
+
+    Attributes:
+        set_aside: Keys and values of the file that belong to the other command alone.
     """
 
-    def __init__(self, kinds: Sequence[Any], prog: str, summary: str, example: str) -> None:
+    def __init__(
+        self, kinds: Sequence[Any], prog: str, summary: str, example: str, set_aside: Sequence[Any] = ()
+    ) -> None:
         super().__init__(
             list(kinds),
             prog=prog,
@@ -63,6 +71,10 @@ class CommandParser(HfArgumentParser):
         self._hide_library_fields(kinds)
         self.keys = tuple(field.name for kind in kinds for field in dataclasses.fields(kind) if field.init)
         self._hints = {name: hint for kind in kinds for name, hint in typing.get_type_hints(kind).items()}
+        self._elsewhere = {
+            field.name: field.default for kind in set_aside for field in dataclasses.fields(kind) if field.init
+        }
+        self.set_aside: dict[str, Any] = {}
         self._file: Path | None = None
         self._file_keys: set[str] = set()
 
@@ -151,11 +163,17 @@ class CommandParser(HfArgumentParser):
             key = written.replace("-", "_")
             if key in FACT_KEYS:
                 continue
+            if key in self._elsewhere and key not in self.keys:
+                self.set_aside[key] = value
+                continue
             if key not in self.keys:
                 raise UsageError(unknown_option(key, self.keys, str(path)))
             if key in values:
                 raise UsageError(f"{path} gives {key} twice, with dashes and with underscores; keep one of the two")
             values[key] = self._file_value(key, _plain(value), path)
+        if self.set_aside:
+            others = {key: default for key, default in self._elsewhere.items() if key in self.keys}
+            values = {**{key: each for key, each in others.items() if each is not dataclasses.MISSING}, **values}
         self.set_defaults(**values)
         self._file, self._file_keys = path, set(values)
 

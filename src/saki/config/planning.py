@@ -23,7 +23,9 @@ class PlanArguments:
     tflops: float | None = option(None, "Peak 16-bit FLOP/s instead of the preset's, 1e12.")
     prompts_per_step: int = option(64, "Prompts of a step, over all devices.")
     num_generations: int = option(8, "Completions per prompt.")
-    prompt_length: int = option(1024, "Tokens of a prompt.")
+    prompt_length: int | None = option(
+        None, "Tokens of a prompt; by default max_prompt_length of a file of saki train, or 1024."
+    )
     max_completion_length: int = option(7168, "Most tokens per completion.")
     mean_completion_length: float | None = option(None, "Mean tokens per completion; by default the most.")
     rollout_batch_rows: int = option(64, "Completions that roll out together on an engine.")

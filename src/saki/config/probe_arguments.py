@@ -85,11 +85,21 @@ class ProbeCompareArguments:
     reference: list[str] = field(
         default_factory=list, metadata={"help": "Measurements of what it is compared with, in the same order."}
     )
+    control: list[str] = field(
+        default_factory=list,
+        metadata={"help": "Measurements for Figure 2 b and c, such as Random-TM's; by default the reference's."},
+    )
     measured_name: str | None = option(None, "How the method is called; by default its label.")
     reference_name: str | None = option(None, "How the reference is called; by default its label.")
+    control_name: str | None = option(None, "How the control is called; by default its label.")
+    active_steps: int | None = option(
+        None, "Last step with a radius above 0, for Figure 2 a; by default what the measured run logged."
+    )
     resamples: int = option(10_000, "Bootstrap resamples of prompts.")
     seed: int = option(0, "Seed of the resampling.")
 
     def __post_init__(self) -> None:
         """Refuse what can be refused without reading anything."""
         check_counts(self, resamples=100, seed=0)
+        if self.active_steps is not None:
+            check_counts(self, active_steps=0)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from saki.analysis.trace import MAX_TOKENS
 from saki.config.commands import check_counts, option
-from saki.config.parsing import CommandParser, UsageError
 from saki.config.sources import check_model_name, check_prompts_name
 
 
@@ -56,27 +53,3 @@ class ViewArguments:
         if not all(word.isdigit() for word in words):
             raise ValueError(f"steps must be whole numbers separated by commas, got {self.steps!r}")
         return {int(word) for word in words}
-
-
-class ViewParser(CommandParser):
-    """Parses ``ROLLOUTS ... --key value ...``."""
-
-    def parse(self, argv: Sequence[str]) -> tuple[tuple[Path, ...], ViewArguments]:
-        """Parse a command line.
-
-        Args:
-            argv: Words after the command: files or run folders first.
-
-        Returns:
-            The files and folders, and the options.
-
-        Raises:
-            UsageError: If an option is unknown or has the wrong type, or if there is no file.
-            ValueError: If a value is refused.
-        """
-        words = ["--out" if word == "-o" else word for word in argv]
-        count = next((index for index, word in enumerate(words) if word.startswith("-")), len(words))
-        (args,) = super().parse(words[count:])
-        if count == 0:
-            raise UsageError("saki view needs rollouts first, for example: saki view runs/mine -o trace.html")
-        return tuple(Path(word) for word in words[:count]), args

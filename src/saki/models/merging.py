@@ -1,4 +1,4 @@
-"""The weights of a model in its base model's own names, with adapters merged on the way."""
+"""The weights of a model in its base model's own names: adapters merged and shards gathered on the way."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ class _Entry:
     adapters: tuple[str, ...] = ()
     kind: str = "weight"
 
+    @torch.no_grad()  # not around the generator: its wrapper would hold on to the tensor before
     def value(self) -> Tensor:
-        tensor = self.tensor.detach()
+        tensor = whole_tensor(self.tensor.detach())
         for adapter in self.adapters:
             delta = _delta(self.layer, adapter, self.kind)
             dtype = torch.promote_types(tensor.dtype, delta.dtype)
@@ -42,13 +43,17 @@ def plain_state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     library offers it, drifts by rounding. A model without adapters yields its own tensors. Tied tensors come once,
     under the first name.
 
+    Where FSDP2 has sharded the parameters (DTensor), each tensor is gathered from all ranks as it is yielded, and no
+    more than one at a time is held here: whoever keeps one beyond the next pays for it. Every rank must take the whole
+    stream, since gathering is collective. Parameters that a forward has left gathered are sharded again first.
+
     Args:
-        model: A model, a PEFT model, or a model into which adapters were injected.
+        model: A model, a PEFT model, or a model into which adapters were injected; sharded by FSDP2 or not.
 
     Returns:
-        Iterator over (name, tensor). Untouched tensors are detached views, merged ones are new and come in the wider
-        of the two dtypes (bfloat16 base and float32 adapter: float32), so that small changes survive. One merged
-        tensor is made at a time.
+        Iterator over (name, tensor). Untouched tensors are detached views, merged and gathered ones are new. Merged
+        ones come in the wider of the two dtypes (bfloat16 base and float32 adapter: float32), so that small changes
+        survive. One merged tensor is made at a time.
 
     Raises:
         UnmergeableAdapterError: If an adapter is not plain LoRA (DoRA, quantised base, trainable tokens, target
@@ -60,6 +65,7 @@ def plain_state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
         if isinstance(model, PeftModel):
             root = model.get_base_model()
+    _reshard(model)
     entries: list[_Entry] = []
     replaced: set[int] = set()
     _collect(root, "", entries, replaced)
@@ -67,13 +73,32 @@ def plain_state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     return _values(entries)
 
 
-@torch.no_grad()
 def _values(entries: list[_Entry]) -> Iterator[tuple[str, Tensor]]:
     seen: set[int] = set()
     for entry in entries:
         if id(entry.tensor) not in seen:
             seen.add(id(entry.tensor))
             yield entry.name, entry.value()
+
+
+def whole_tensor(tensor: Tensor) -> Tensor:
+    """A tensor as it is, or gathered from all ranks where it is sharded, which every rank must then ask for."""
+    if "torch.distributed.tensor" in sys.modules:
+        from torch.distributed.tensor import DTensor
+
+        if isinstance(tensor, DTensor):
+            return tensor.full_tensor()
+    return tensor
+
+
+def _reshard(model: nn.Module) -> None:
+    """What a forward leaves gathered is in the dtype of computation, not the parameters' own."""
+    if "torch.distributed.fsdp" in sys.modules:
+        from torch.distributed.fsdp import FSDPModule
+
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
 
 
 def _collect(module: nn.Module, prefix: str, entries: list[_Entry], replaced: set[int]) -> None:
@@ -101,7 +126,9 @@ def _collect(module: nn.Module, prefix: str, entries: list[_Entry], replaced: se
         if buffer is not None and name not in module._non_persistent_buffers_set:
             entries.append(_Entry(prefix + name, buffer))
     for name, child in module.named_children():
-        _collect(child, f"{prefix}{name}.", entries, replaced)
+        # Activation checkpointing by FSDP's own means wraps a block without being part of its name.
+        inner = prefix if name == "_checkpoint_wrapped_module" else f"{prefix}{name}."
+        _collect(child, inner, entries, replaced)
 
 
 def _collect_lora(layer: Any, prefix: str, entries: list[_Entry]) -> None:
@@ -132,8 +159,20 @@ def _collect_lora(layer: Any, prefix: str, entries: list[_Entry]) -> None:
 
 def _delta(layer: Any, adapter: str, kind: str) -> Tensor:
     if kind == "bias":
-        return layer.lora_B[adapter].bias * layer.scaling[adapter]
-    return layer.get_delta_weight(adapter)
+        return whole_tensor(layer.lora_B[adapter].bias.detach()) * layer.scaling[adapter]
+    if adapter in layer.lora_A:
+        parts = layer.lora_A[adapter].weight, layer.lora_B[adapter].weight
+        flipped = layer.fan_in_fan_out
+    else:
+        parts, flipped = (layer.lora_embedding_A[adapter], layer.lora_embedding_B[adapter]), True
+    if not any(hasattr(part, "full_tensor") for part in parts):
+        delta: Tensor = layer.get_delta_weight(adapter)
+        return delta
+    # The library's product of two sharded factors would be reduced over ranks, in an order of its own.
+    a, b = (whole_tensor(part.detach()) for part in parts)
+    dtype, half = b.dtype, b.device.type == "cpu" and b.dtype in (torch.float16, torch.bfloat16)
+    product = b.float() @ a.float() if half else b @ a
+    return ((product.T if flipped else product) * layer.scaling[adapter]).to(dtype)
 
 
 def _refuse_broken_ties(entries: list[_Entry], replaced: set[int]) -> None:

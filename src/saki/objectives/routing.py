@@ -68,8 +68,8 @@ def route_by_entropy(batch: RolloutBatch, facts: TokenFacts, quantile: float, th
 
     Args:
         batch: The rollout.
-        facts: Needs ``teacher_entropy``.
-        quantile: The threshold as a quantile of the entropies of this rank's rollout.
+        facts: Needs ``teacher_entropy``; ``step_entropies`` where the step lies on several ranks.
+        quantile: The threshold as a quantile of the entropies of the whole step.
         threshold: The threshold in nats, instead of the quantile.
 
     Returns:
@@ -77,7 +77,7 @@ def route_by_entropy(batch: RolloutBatch, facts: TokenFacts, quantile: float, th
     """
     assert facts.teacher_entropy is not None
     entropy = facts.teacher_entropy.double()
-    valid = entropy[batch.response_mask]
+    valid = entropy[batch.response_mask] if facts.step_entropies is None else facts.step_entropies.double()
     if threshold is None:
         if not valid.numel():
             return route_to_first(batch)

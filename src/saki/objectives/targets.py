@@ -19,15 +19,18 @@ class TokenFacts:
         reference_logprobs: [B, T] nats, log-prob of y under the initial student; NaN outside the response.
         teacher_sample_ids: [B, T] int64, a draw from T at each correction; -1 elsewhere.
         teacher_entropy: [B, T] nats, H(T); NaN outside the response.
+        step_entropies: [M] nats, H(T) of every valid position of the whole step, on whatever rank it lies; None where
+            this rollout is the whole step.
     """
 
     reference_logprobs: Tensor | None = None
     teacher_sample_ids: Tensor | None = None
     teacher_entropy: Tensor | None = None
+    step_entropies: Tensor | None = None
 
     def known(self) -> dict[str, Tensor]:
-        """The facts that are there, by name."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        """The facts of tokens, [B, T], that are there, by name."""
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "step_entropies"}
         return {name: value for name, value in values.items() if value is not None}
 
 

@@ -165,3 +165,11 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 }
 """Config numbers by short name: ``config.json`` of Qwen/Qwen3-0.6B, -1.7B, -4B and -8B (the -Base models have the same)
 and of HuggingFaceTB/SmolLM2-135M."""
+
+HUB_NAMES: dict[str, str] = {
+    **{f"Qwen/Qwen3-{size}B{kind}": f"qwen3-{size}b" for size in ("0.6", "1.7", "4", "8") for kind in ("", "-Base")},
+    "lllyx/Qwen3-4B-Base-GRPO": "qwen3-4b",
+    "HuggingFaceTB/SmolLM2-135M": "smollm2-135m",
+    "HuggingFaceTB/SmolLM2-135M-Instruct": "smollm2-135m",
+}
+"""Short names by hub name, so that these are planned without the hub."""

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from saki.models.checkpoints import attempt, check_folder
-from saki.planning.shapes import PUBLISHED, ModelShape, shape_from_config
+from saki.planning.shapes import HUB_NAMES, PUBLISHED, ModelShape, shape_from_config
 
 
 def load_shape(name: str) -> ModelShape:
@@ -22,8 +22,9 @@ def load_shape(name: str) -> ModelShape:
     Raises:
         ValueError: If nothing of that name can be read, or its config does not suffice.
     """
-    if name.lower() in PUBLISHED:
-        return shape_from_config(name, PUBLISHED[name.lower()])
+    known = HUB_NAMES.get(name, name.lower())
+    if known in PUBLISHED:
+        return shape_from_config(name, PUBLISHED[known])
     path = Path(name)
     if path.suffix in (".json", ".yaml", ".yml"):
         return shape_from_config(name, _read_fields(path))

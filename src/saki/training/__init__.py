@@ -1,9 +1,5 @@
 """The trainer, on ``transformers.Trainer``."""
 
-from saki.training.checkpoint import CheckpointError
-from saki.training.config import SakiConfig
-from saki.training.interruption import StopOnSignal
-from saki.training.rollouts import TrainingDivergedError
-from saki.training.trainer import SakiTrainer
+import lazy_loader
 
-__all__ = ["CheckpointError", "SakiConfig", "SakiTrainer", "StopOnSignal", "TrainingDivergedError"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,11 @@ from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK,
 
 from saki.methods import get_method
 from saki.objectives import radius_schedule
+from saki.training.launch import check_launch
 from saki.training.publishing import check_hub_strategy
 from saki.types import ExactOptions, check_number, unknown_option
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -131,11 +135,14 @@ class SakiConfig(TrainingArguments, ExactOptions):
         self._check_library_options()
         self.radius_at(1)
         name_checkpointing(self)
+        if self.ddp_find_unused_parameters is None:
+            self.ddp_find_unused_parameters = False  # every trainable weight of a causal LM takes part in each forward
         try:
             super().__post_init__()
         except FileNotFoundError as error:
             raise ValueError(f"a setting names the file {error.filename!r}, which is not there; check it") from error
         check_hub_strategy(self)
+        check_launch(self)
         self._derive_accumulation()
 
     def _check_library_options(self) -> None:
@@ -148,6 +155,15 @@ class SakiConfig(TrainingArguments, ExactOptions):
             raise ValueError(
                 f"metric_for_best_model can only be loss, the KL to the teacher, got {self.metric_for_best_model!r}"
             )
+        if (
+            self.report_to in ("tensorboard", ["tensorboard"])
+            and "tensorboard" not in get_available_reporting_integrations()
+        ):
+            logger.warning(
+                "tensorboard is not installed, so metrics go to metrics.jsonl alone; pip install tensorboard for its "
+                "charts, or report_to none to do without this note"
+            )
+            self.report_to = "none"
         named = [self.report_to] if isinstance(self.report_to, str) else list(self.report_to or [])
         available = ("none", "all", *get_available_reporting_integrations())
         for tracker in named:
@@ -180,7 +196,7 @@ class SakiConfig(TrainingArguments, ExactOptions):
 
     def _derive_accumulation(self) -> None:
         completions = self.prompts_per_step * self.num_generations
-        per_micro_step = self.per_device_train_batch_size * max(1, self.n_gpu) * self.world_size
+        per_micro_step = self.per_device_train_batch_size * self.world_size
         if completions % per_micro_step:
             raise ValueError(
                 f"prompts_per_step * num_generations = {completions} must be a multiple of "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -10,6 +12,7 @@ from saki.methods import Method
 from saki.objectives import TokenFacts
 from saki.rollout import HFDecoder, model_checksum
 from saki.rollout.scoring import read_rows, score_rows
+from saki.training.ranks import Ranks
 from saki.types import RolloutBatch
 
 
@@ -30,7 +33,8 @@ class StepFacts:
     def __init__(
         self, method: Method, teacher: HFDecoder | None, reference: HFDecoder | None, max_batch_rows: int
     ) -> None:
-        self._needs, self._teacher, self._reference = method.needs, teacher, reference
+        self._needs, self._router_needs = method.needs, method.router_needs
+        self._teacher, self._reference = teacher, reference
         self._max_batch_rows = max_batch_rows
         self.resume_facts = (
             {"reference_checksum": model_checksum(reference.named_tensors())} if reference is not None else {}
@@ -43,6 +47,16 @@ class StepFacts:
             teacher_sample_ids=self._teacher_samples(batch) if "teacher_sample_ids" in self._needs else None,
             teacher_entropy=self._teacher_entropy(batch) if "teacher_entropy" in self._needs else None,
         )
+
+    def of_step(self, facts: TokenFacts, batch: RolloutBatch, ranks: Ranks) -> TokenFacts:
+        """The facts of this rank's rollout, with what a router must know of the rest of the step.
+
+        Every rank must call it.
+        """
+        if "teacher_entropy" not in self._router_needs or ranks.size == 1:
+            return facts
+        assert facts.teacher_entropy is not None
+        return replace(facts, step_entropies=torch.cat(ranks.gather(facts.teacher_entropy[batch.response_mask])))
 
     def _reference_logprobs(self, batch: RolloutBatch) -> Tensor:
         assert self._reference is not None

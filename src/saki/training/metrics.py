@@ -8,14 +8,19 @@ import torch
 from torch import Tensor
 
 from saki.functional import pinsker_bound
+from saki.training.ranks import Ranks
 from saki.types import RolloutBatch
 
 
 class MetricSums:
-    """Means collected as (sum, count) pairs, maxima, and plain values, until they are taken."""
+    """Means collected as (sum, count) pairs, totals, maxima, and plain values, until they are taken.
+
+    What is taken is that of all ranks together, and the same on each of them, whichever names a rank has collected.
+    """
 
     def __init__(self) -> None:
         self._sums: dict[str, list[float]] = {}
+        self._totals: dict[str, list[float]] = {}
         self._maxima: dict[str, float] = {}
         self._values: dict[str, float] = {}
 
@@ -25,6 +30,12 @@ class MetricSums:
         entry[0] += float(total)
         entry[1] += float(count)
 
+    def total(self, name: str, value: Tensor | float) -> None:
+        """Add to a figure of a step that adds up over ranks; over the steps of a log line its mean is taken."""
+        entry = self._totals.setdefault(name, [0.0, 0.0])
+        entry[0] += float(value)
+        entry[1] += 1
+
     def maximum(self, name: str, value: Tensor | float) -> None:
         """Raise a maximum."""
         self._maxima[name] = max(self._maxima.get(name, -math.inf), float(value))
@@ -33,13 +44,28 @@ class MetricSums:
         """Set a value that is equal on all ranks."""
         self._values[name] = float(value)
 
-    def take(self) -> dict[str, float]:
-        """Everything collected since the last call; a mean without any count is left out."""
-        logs = dict(self._values)
-        logs.update({name: total / count for name, (total, count) in self._sums.items() if count})
-        logs.update(self._maxima)
-        self._sums, self._maxima, self._values = {}, {}, {}
-        return logs
+    def take(self, ranks: Ranks | None = None) -> dict[str, float]:
+        """Everything collected since the last call; a mean without any count is left out.
+
+        Args:
+            ranks: The processes whose figures are joined, each of which must call this; None for this one alone.
+        """
+        own = (self._sums, self._totals, self._maxima, self._values)
+        parts = [own] if ranks is None else ranks.gather(own)
+        self._sums, self._totals, self._maxima, self._values = {}, {}, {}, {}
+        joined, logs = MetricSums(), {}
+        for sums, totals, maxima, values in parts:
+            for name, (total, count) in sums.items():
+                joined.add(name, total, count)
+            for name, (total, steps) in totals.items():
+                entry = joined._totals.setdefault(name, [0.0, steps])
+                entry[0] += total
+            for name, value in maxima.items():
+                joined.maximum(name, value)
+            logs.update(values)
+        logs.update({name: total / count for name, (total, count) in joined._sums.items() if count})
+        logs.update({name: total / steps for name, (total, steps) in joined._totals.items()})
+        return logs | joined._maxima
 
 
 def record_rollout(metrics: MetricSums, batch: RolloutBatch, bounded: bool = True) -> None:

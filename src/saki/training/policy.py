@@ -55,17 +55,24 @@ class PolicyHead:
             hidden = causal_lm.base_model(**sequence, use_cache=False).last_hidden_state
             hidden = hidden[:, -width - 1 : -1][mask]
             head = causal_lm.get_output_embeddings()
-            pieces, begin = [], 0
-            for part in hidden.split(self.chunk_tokens):
-                which = slice(begin, begin + part.shape[0])
-                pieces.append(checkpoint(self._project, head, part, reader, which, use_reentrant=False))
-                begin = which.stop
-            return torch.cat(pieces)
+            project = head.forward
+
+            def read_chunks(hidden: Tensor) -> Tensor:
+                pieces, begin = [], 0
+                for part in hidden.split(self.chunk_tokens):
+                    which = slice(begin, begin + part.shape[0])
+                    pieces.append(checkpoint(self._project, project, part, reader, which, use_reentrant=False))
+                    begin = which.stop
+                return torch.cat(pieces)
+
+            # One call of the head, whatever the number of chunks: FSDP counts the calls of the modules that it shards
+            # together, and gathers their weights at the first of them.
+            return _with_forward(head, read_chunks, hidden)
 
         return call_through(model, unwrapped, forward)
 
-    def _project(self, head: nn.Module, hidden: Tensor, reader: Reader, which: slice) -> Tensor:
-        return reader(self._cut(head(hidden)), which)
+    def _project(self, project: Callable[[Tensor], Tensor], hidden: Tensor, reader: Reader, which: slice) -> Tensor:
+        return reader(self._cut(project(hidden)), which)
 
     def _cut(self, logits: Tensor) -> Tensor:
         logits = mask_padding_ids(logits, self.vocab_size)
@@ -83,11 +90,20 @@ def call_through(wrapper: nn.Module, inner: nn.Module, function: Callable[[], Te
     Distributed wrappers act in their forward (gradient buckets of DDP, gathering of FSDP), so a computation that
     needs more than the model's own forward has to pass through it.
     """
-    if wrapper is inner:
-        return function()
-    original = inner.forward
-    inner.forward = function
+    return _with_forward(inner, function, call=wrapper)
+
+
+def _with_forward(
+    module: nn.Module, forward: Callable[..., Tensor], *inputs: Tensor, call: nn.Module | None = None
+) -> Tensor:
+    """Call a module, or its wrapper, with another forward in place of its own: its hooks run, once."""
+    own = module.__dict__.get("forward")
+    module.forward = forward
     try:
-        return wrapper()
+        result: Tensor = (call or module)(*inputs)
+        return result
     finally:
-        inner.forward = original
+        if own is None:
+            del module.forward
+        else:
+            module.forward = own

@@ -29,7 +29,8 @@ class ProbeCallback(TrainerCallback):
 
     It keeps a copy of the student of its own, in the dtype of the trainable weights, so that what it writes is what
     ``saki probe measure`` finds of a checkpoint of that step. Means go to the log as ``probe/*``, figures of all
-    positions to ``probe/step-NNNNNN.parquet`` of the run folder. The first process alone measures.
+    positions to ``probe/step-NNNNNN.parquet`` of the run folder. The first process alone measures; the others take
+    part in gathering the weights, where those are sharded.
 
     Args:
         probe: The probe.
@@ -52,7 +53,8 @@ class ProbeCallback(TrainerCallback):
         label: str,
     ) -> None:
         dtype: torch.dtype = next(student.parameters()).dtype
-        self._decoder = frozen_copy(student, spec, dtype=dtype, device=args.device)
+        is_first = args.process_index == 0
+        self._decoder = frozen_copy(student, spec, dtype=dtype, device=args.device) if is_first else None
         self._probe, self._weights, self._log, self._label = probe, weights, log, label
         self._every, self._folder = args.probe_steps, args.run_dir / "probe"
 
@@ -62,14 +64,14 @@ class ProbeCallback(TrainerCallback):
         """Measure the initial student; a resumed run only drops what it had measured of later steps."""
         if state.is_world_process_zero:
             drop_measurements(self._folder, state.global_step)
-            if state.global_step == 0:
-                self._measure(state, control)
+        if state.global_step == 0:
+            self._measure(state, control)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         """Measure, where it is time."""
-        if state.is_world_process_zero and self._is_due(state):
+        if self._is_due(state):
             self._measure(state, control)
 
     def _is_due(self, state: TrainerState) -> bool:
@@ -77,6 +79,10 @@ class ProbeCallback(TrainerCallback):
 
     def _measure(self, state: TrainerState, control: TrainerControl) -> None:
         step = state.global_step
+        if self._decoder is None:
+            for _ in self._weights():
+                pass
+            return
         sync_decoder(self._decoder, self._weights(), step)
         try:
             measures = measure_probe(self._decoder, self._probe)

@@ -19,7 +19,16 @@ logger = logging.getLogger(__name__)
 MODEL_FOLDER = "model"
 """Folder of the final model in a run folder."""
 
-_NO_MODEL = ("optimizer", "scheduler", "rng_state", "scaler", "trainer_state", "training_args", "saki_state")
+_NO_MODEL = (
+    "optimizer",
+    "scheduler",
+    "rng_state",
+    "scaler",
+    "trainer_state",
+    "training_args",
+    "saki_state",
+    "pytorch_model_fsdp",
+)
 
 
 class Publishing(Trainer):
@@ -45,12 +54,18 @@ class Publishing(Trainer):
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save model and tokenizer, with a card unless a checkpoint is written; push where ``push_to_hub`` is set.
 
+        Every rank must call it: a sharded model is gathered on the host of the first one.
+
         Args:
             output_dir: Folder; ``model/`` of the run folder by default.
             _internal_call: Set by the library for checkpoints.
         """
         folder = output_dir or str(self.model_folder)
-        super().save_model(folder, _internal_call=True)
+        if self.is_fsdp_enabled and not _internal_call:
+            # The library leaves a model out where checkpoints are sharded. All ranks gather, the first one keeps.
+            self._save(folder, self.accelerator.get_state_dict(self.model))
+        else:
+            super().save_model(folder, _internal_call=True)
         if _internal_call:
             return
         if self.args.should_save:
@@ -91,7 +106,10 @@ class Publishing(Trainer):
             if private is not None:
                 self.args.hub_private_repo = private  # transformers 5.17 takes it from there only
             self.init_hf_repo(token=token)
-        self.save_model(str(self.model_folder), _internal_call=True)
+        if self.is_fsdp_enabled:
+            self._save(str(self.model_folder), self.accelerator.get_state_dict(self.model))
+        else:
+            self.save_model(str(self.model_folder), _internal_call=True)
         if not self.is_world_process_zero():
             return None
         write_card(self.model_folder, self.model_card())

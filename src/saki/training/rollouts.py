@@ -17,6 +17,8 @@ from saki.rollout import RolloutEngine, SyncReport, write_rollouts
 from saki.training.checkpoint import list_checkpoints
 from saki.training.config import SakiConfig
 from saki.training.metrics import MetricSums, record_rollout
+from saki.training.ranks import Ranks
+from saki.training.step_clock import StepClock
 from saki.types import Prompt, RolloutBatch, RolloutRequest
 
 logger = logging.getLogger(__name__)
@@ -29,7 +31,7 @@ class TrainingDivergedError(RuntimeError):
 
 
 class StepRollouts:
-    """Asks an engine for the completions of optimizer steps.
+    """Asks an engine for the completions of optimizer steps: on each rank its own engine, for the rank's own items.
 
     Args:
         engine: The engine.
@@ -37,6 +39,8 @@ class StepRollouts:
         prompts: Rendered prompts; items point here.
         args: The configuration.
         sums: Where metrics go.
+        ranks: The processes of the run; each must call :meth:`sync` and :meth:`roll_out` as the others do.
+        clock: Where seconds go.
 
     Attributes:
         synced_version: Version of the weights that the engine holds, or None if unknown.
@@ -44,20 +48,43 @@ class StepRollouts:
     """
 
     def __init__(
-        self, engine: RolloutEngine, method: Method, prompts: Sequence[Prompt], args: SakiConfig, sums: MetricSums
+        self,
+        engine: RolloutEngine,
+        method: Method,
+        prompts: Sequence[Prompt],
+        args: SakiConfig,
+        sums: MetricSums,
+        ranks: Ranks | None = None,
+        clock: StepClock | None = None,
     ) -> None:
         self._engine, self._method, self._prompts, self._args, self._sums = engine, method, prompts, args, sums
+        self._ranks = ranks or Ranks()
+        self._clock = clock or StepClock(sums, self._ranks)
         self.synced_version: int | None = None
         self.last_sync: SyncReport | None = None
         self._last: tuple[RolloutBatch, int] | None = None
 
     def sync(self, weights: Callable[[], Iterable[tuple[str, Tensor]]], version: int) -> None:
-        """Give the engine these weights, unless it holds that version."""
+        """Give the engine these weights, unless it holds that version.
+
+        Args:
+            weights: Called once; where parameters are sharded, each tensor is gathered from all ranks as it is taken,
+                so what the engine leaves is taken here.
+            version: The weights' version, the same on all ranks.
+
+        Raises:
+            PeerError: If another rank's engine refused them.
+        """
         if self.synced_version == version:
             return
-        self.last_sync = self._engine.sync_student(weights(), version)
+        with self._clock.measure("sync"), self._ranks.together():
+            stream = iter(weights())
+            try:
+                self.last_sync = self._engine.sync_student(stream, version)
+            finally:
+                for _ in stream if self._ranks.size > 1 else ():
+                    pass
         self.synced_version = version
-        self._sums.add("time/sync_s", self.last_sync.seconds, 1)
         self._sums.set("sync/probe_change", self.last_sync.probe_change)
 
     def request(self, step: int) -> RolloutRequest:
@@ -86,7 +113,19 @@ class StepRollouts:
         Raises:
             TrainingDivergedError: If the teacher's score of a committed token is NaN.
             DiskFullError: If there is no room for the file.
+            PeerError: If another rank's rollout failed.
         """
+        with self._ranks.together():
+            batch = self._generate(items, step)
+            self._last = batch, step
+            if self._args.save_rollouts_steps and step % self._args.save_rollouts_steps == 0:
+                self._write()
+            record_rollout(self._sums, batch, bounded=self._method.behavior != "skd")
+            self._check_scores(batch, step)
+        self._warn(batch, step)
+        return batch
+
+    def _generate(self, items: Sequence[dict[str, int]], step: int) -> RolloutBatch:
         samples: dict[int, list[int]] = {}
         for item in items:
             samples.setdefault(item["prompt"], []).append(item["sample"])
@@ -95,18 +134,15 @@ class StepRollouts:
         batch = self._engine.generate(prompts, self.request(step))
         seconds, after = time.perf_counter() - begin, self._engine.stats()
         score_seconds = after.seconds.get("score", 0.0) - before.seconds.get("score", 0.0)
-        self._sums.add("time/rollout_s", seconds - score_seconds, 1)
-        self._sums.add("time/score_s", score_seconds, 1)
-        self._sums.add("time/tokens_per_s", batch.num_valid_tokens, seconds)
+        self._clock.add("rollout", seconds - score_seconds)
+        self._clock.add("score", score_seconds)
+        if self._ranks.size > 1:
+            self._sums.maximum("time/slowest_rollout_s", seconds)
+        # Seconds are divided, not tokens: ranks generate at the same time.
+        self._sums.add("time/tokens_per_s", batch.num_valid_tokens, seconds / self._ranks.size)
         for name in ("teacher_q_forwards", "waves", "empty_residuals"):
-            self._sums.add(f"rollout/{name}", getattr(after, name) - getattr(before, name), 1)
-        batch = batch.select(_rows_of(items, samples))
-        self._last = batch, step
-        if self._args.save_rollouts_steps and step % self._args.save_rollouts_steps == 0:
-            self._write()
-        record_rollout(self._sums, batch, bounded=self._method.behavior != "skd")
-        self._check(batch, step)
-        return batch
+            self._sums.total(f"rollout/{name}", getattr(after, name) - getattr(before, name))
+        return batch.select(_rows_of(items, samples))
 
     def _write(self) -> Path:
         """Write the last step's rollout, unless its file is there."""
@@ -123,21 +159,28 @@ class StepRollouts:
         newest = next(iter(list_checkpoints(self._args.run_dir / "checkpoints")), "none, as none was saved yet")
         return TrainingDivergedError(f"{what}; its rollout is in {self._write()}, the last checkpoint is {newest}")
 
-    def _check(self, batch: RolloutBatch, step: int) -> None:
-        for row, reason in enumerate(batch.finish_reasons):
-            if reason == "nan":
-                logger.warning("step %d: %s ended early because a model gave NaN", step, _name(batch, row))
-        truncated = batch.finish_reasons.count("length") / len(batch)
+    def _check_scores(self, batch: RolloutBatch, step: int) -> None:
+        missing = (torch.isnan(batch.teacher_logprobs) & batch.response_mask).any(dim=1)
+        if bool(missing.any()):
+            row = int(missing.nonzero()[0])
+            raise self.diverged(f"the teacher's score of {_name(batch, row)} is NaN at step {step}")
+
+    def _warn(self, batch: RolloutBatch, step: int) -> None:
+        """What the log must know of the step's completions, said by the first rank for all."""
+        broken = [_name(batch, row) for row, reason in enumerate(batch.finish_reasons) if reason == "nan"]
+        of_ranks = self._ranks.gather((broken, batch.finish_reasons.count("length"), len(batch)))
+        if not self._ranks.is_first:
+            return
+        for names, _, _ in of_ranks:
+            for name in names:
+                logger.warning("step %d: %s ended early because a model gave NaN", step, name)
+        truncated = sum(count for _, count, _ in of_ranks) / sum(rows for _, _, rows in of_ranks)
         if step == 1 and truncated > TRUNCATION_WARNING_SHARE:
             logger.warning(
                 "%.0f%% of the completions of step 1 reached max_completion_length = %d; raise it if they should end",
                 100 * truncated,
                 self._args.max_completion_length,
             )
-        missing = (torch.isnan(batch.teacher_logprobs) & batch.response_mask).any(dim=1)
-        if bool(missing.any()):
-            row = int(missing.nonzero()[0])
-            raise self.diverged(f"the teacher's score of {_name(batch, row)} is NaN at step {step}")
 
 
 def _name(batch: RolloutBatch, row: int) -> str:

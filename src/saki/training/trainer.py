@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +13,6 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import TrainOutput
 
 from saki.data import RenderedPrompts, collate_rollout, render_prompts
-from saki.functional import request_seed
 from saki.methods import Method, get_method
 from saki.models import plain_state, resolve_pair
 from saki.rollout import RolloutEngine
@@ -22,18 +20,22 @@ from saki.training.arguments import check_arguments, check_positions, load_named
 from saki.training.callbacks import ConsoleCallback, MetricsFileCallback
 from saki.training.config import SakiConfig
 from saki.training.engines import resident_engine
+from saki.training.evaluation import evaluate_student
+from saki.training.launch import check_launched, use_float32_reductions
 from saki.training.loss import method_parts
 from saki.training.metrics import MetricSums
 from saki.training.model_card import ModelCard, RunNames
 from saki.training.probing import ProbeCallback, load_probe
 from saki.training.publishing import Publishing
+from saki.training.ranks import Ranks
 from saki.training.resume import resume_facts
 from saki.training.rewind import RewindCallback
 from saki.training.rollouts import StepRollouts
 from saki.training.sampler import CompletionDataset, StepSampler, check_enough, keep_as_list
+from saki.training.step_clock import StepClock
 from saki.training.student_card import named, student_card
 from saki.training.whole_checkpoints import WholeCheckpoints
-from saki.types import RolloutBatch, RolloutRequest
+from saki.types import RolloutBatch
 
 logger = logging.getLogger(__name__)
 
@@ -106,10 +108,11 @@ class SakiTrainer(Publishing, WholeCheckpoints):
         check_enough(len(self.prompts.prompts), args.prompts_per_step)
         evaluated = self.eval_prompts.prompts if self.eval_prompts else []
         check_positions([*self.prompts.prompts, *evaluated], args, student, None if engine else teacher)
+        self.ranks = Ranks(args.process_index, args.world_size)
         self._sums = MetricSums()
+        self._clock = StepClock(self._sums, self.ranks)
         self.init_checkpoints(args.run_dir)
         self.names = RunNames(model=named(student), teacher=named(teacher))
-        self._rollout_done_at: float | None = None
         super().__init__(
             model=student,
             args=args,
@@ -118,12 +121,15 @@ class SakiTrainer(Publishing, WholeCheckpoints):
             processing_class=tokenizer,
             data_collator=keep_as_list,  # type: ignore[arg-type]  # micro-batches become dicts after the rollout
             callbacks=[
+                self._clock,
                 RewindCallback(args.run_dir),
                 MetricsFileCallback(args.run_dir / "metrics.jsonl"),
                 *(callbacks or []),
             ],
             optimizers=optimizers,
         )
+        check_launched(self.accelerator)
+        use_float32_reductions(self.accelerator)
         self.model_accepts_loss_kwargs = True
         # The library's bar prints every log line whole; here a line holds some thirty figures.
         self.remove_callback(PrinterCallback)
@@ -140,11 +146,13 @@ class SakiTrainer(Publishing, WholeCheckpoints):
             compiled=args.compile_rollout,
             adaptive_block_size=args.adaptive_block_size,
         )
-        self.rollouts = StepRollouts(self.engine, self.method, self.prompts.prompts, args, self._sums)
+        self.rollouts = StepRollouts(
+            self.engine, self.method, self.prompts.prompts, args, self._sums, self.ranks, self._clock
+        )
         self.facts, self.loss = method_parts(
             self.method, student, teacher, self.pair, args, self._rollout_dtype(), self._sums
         )
-        if probe is not None and self.is_world_process_zero():
+        if probe is not None:
             self.add_callback(ProbeCallback(probe, student, self.pair, args, self._weights, self.log, self.method.name))
 
     # ---- data ----------------------------------------------------------------------------------------------------
@@ -164,16 +172,18 @@ class SakiTrainer(Publishing, WholeCheckpoints):
         if 0 < self.state.max_steps <= self.state.global_step:  # resumed from its last checkpoint, within an epoch
             self.control.should_training_stop = True
             return [], None
+        self._clock.begin()
         micro_items = [next(epoch_iterator) for _ in range(num_batches)]
         step = self.state.global_step + 1
         self._sync_engine()
         batch = self.rollouts.roll_out([item for items in micro_items for item in items], step)
-        num_whole = sum(reason != "nan" for reason in batch.finish_reasons)
-        counts = torch.tensor([batch.num_valid_tokens, num_whole], device=device)
-        num_valid, num_whole = self.accelerator.reduce(counts, reduction="sum")
-        if int(num_whole) == 0:
+        num_valid, num_whole = map(sum, zip(*self.ranks.gather(_counts(batch)), strict=True))
+        if num_whole == 0:
             raise self.rollouts.diverged(f"every completion of step {step} ended early because a model gave NaN")
-        columns = self.loss.step_columns(batch, self.facts.of(batch))
+        with self._clock.measure("facts"):
+            with self.ranks.together():
+                facts = self.facts.of(batch)
+            columns = self.loss.step_columns(batch, self.facts.of_step(facts, batch, self.ranks))
         micro_batches, begin = [], 0
         for items in micro_items:
             rows = range(begin, begin + len(items))
@@ -182,8 +192,8 @@ class SakiTrainer(Publishing, WholeCheckpoints):
             micro.update({name: value[rows.start : rows.stop, :width] for name, value in columns.items()})
             micro_batches.append(micro)
             begin = rows.stop
-        self._rollout_done_at = time.perf_counter()
-        return micro_batches, num_valid
+        self._clock.begin_update()
+        return micro_batches, torch.tensor(num_valid, device=device)
 
     def _sync_engine(self) -> None:
         """Give the engine the weights of the present step, unless it has them."""
@@ -223,11 +233,10 @@ class SakiTrainer(Publishing, WholeCheckpoints):
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """Roll out ``eval_dataset`` with the student alone, the same random numbers every time.
+        """Roll out ``eval_dataset`` with the student alone, as :func:`saki.training.evaluation.evaluate_student` does.
 
         Returns:
-            ``{prefix}/kl_to_teacher`` (mean sampled log p(y)/T(y), nats), ``mean_length``, ``truncated_share``, and
-            ``mean_at_n`` where answers are graded; ``{prefix}_loss`` repeats the KL for the library's model selection.
+            Its metrics, the same on every rank.
 
         Raises:
             ValueError: If there is nothing to evaluate on.
@@ -239,30 +248,14 @@ class SakiTrainer(Publishing, WholeCheckpoints):
         rendered = self.eval_prompts if rows is self._eval_rows else _render(rows, self._tokenizer, args)
         assert rendered is not None
         self._sync_engine()
-        request = RolloutRequest(
-            seed=request_seed(args.seed, "eval", 0),
-            max_completion_length=args.max_completion_length,
-            num_generations=args.eval_num_generations,
-            behavior="student",
-        )
-        begin = time.perf_counter()
-        batch = self.engine.generate(rendered.prompts, request)
-        mask = batch.response_mask
-        kl = (batch.student_logprobs - batch.teacher_logprobs)[mask].double().mean()
-        prefix = metric_key_prefix
-        metrics = {
-            f"{prefix}_loss": float(kl),
-            f"{prefix}/kl_to_teacher": float(kl),
-            f"{prefix}/mean_length": float(batch.lengths.double().mean()),
-            f"{prefix}/truncated_share": batch.finish_reasons.count("length") / len(batch),
-            f"{prefix}/seconds": time.perf_counter() - begin,
-        }
+        grade = None
         if self.eval_grader is not None and "answer" in rows[0]:
-            correct = [
-                self.eval_grader(self._decode(batch, row), str(rows[int(batch.prompt_keys[row])]["answer"]))
-                for row in range(len(batch))
-            ]
-            metrics[f"{prefix}/mean_at_{args.eval_num_generations}"] = sum(correct) / len(correct)
+            grader = self.eval_grader
+
+            def grade(batch: RolloutBatch, row: int) -> bool:
+                return grader(self._decode(batch, row), str(rows[int(batch.prompt_keys[row])]["answer"]))
+
+        metrics = evaluate_student(self.engine, rendered.prompts, args, self.ranks, grade, metric_key_prefix)
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(args, self.state, self.control, metrics)
         return metrics
@@ -279,8 +272,8 @@ class SakiTrainer(Publishing, WholeCheckpoints):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the step's metrics to the library's log line."""
-        if "loss" in logs and self._rollout_done_at is not None:
-            logs = {**logs, **self._sums.take(), "time/update_s": time.perf_counter() - self._rollout_done_at}
+        if "loss" in logs:
+            logs = {**logs, **self._sums.take(self.ranks)}
         super().log(logs, start_time)
 
     def train(
@@ -332,6 +325,11 @@ class SakiTrainer(Publishing, WholeCheckpoints):
         dtype = getattr(torch, name)
         assert isinstance(dtype, torch.dtype)
         return dtype
+
+
+def _counts(batch: RolloutBatch) -> tuple[int, int]:
+    """Valid tokens, and rows that did not end in NaN."""
+    return batch.num_valid_tokens, sum(reason != "nan" for reason in batch.finish_reasons)
 
 
 def _render(rows: Any, tokenizer: PreTrainedTokenizerBase, args: SakiConfig) -> RenderedPrompts:

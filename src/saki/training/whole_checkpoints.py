@@ -13,9 +13,12 @@ from transformers.trainer_utils import TrainOutput
 import saki
 from saki.files import whole_folder
 from saki.training.checkpoint import (
+    STAGING,
+    CheckpointError,
     check_checkpoint,
     checkpoint_step,
     checkpoint_to_resume,
+    clear_staging,
     publish,
     rotate,
     staged_checkpoint,
@@ -60,16 +63,39 @@ class WholeCheckpoints(Trainer):
             resume_from_checkpoint = str(checkpoint_to_resume(self._checkpoint_root, self.resume_facts()))
         elif isinstance(resume_from_checkpoint, str):
             check_checkpoint(Path(resume_from_checkpoint), self.resume_facts())
+        if resume_from_checkpoint:
+            self._check_sharding(Path(resume_from_checkpoint))
         self._saved_step = checkpoint_step(Path(resume_from_checkpoint)) if resume_from_checkpoint else None
-        return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+        outcome = super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+        if self._saved_step is not None and self.args.should_save:
+            self._rotate(self._saved_step)  # a run that was killed before its last rotation has saved nothing since
+            clear_staging(self._checkpoint_root)
+        return outcome
+
+    def _check_sharding(self, folder: Path) -> None:
+        if not folder.is_dir() or self.is_fsdp_enabled == any(folder.glob("pytorch_model_fsdp*")):
+            return
+        with_fsdp, here = ("without", "shards by FSDP2") if self.is_fsdp_enabled else ("with", "has no FSDP")
+        raise CheckpointError(
+            f"{folder} was written {with_fsdp} FSDP, and this run {here}; launch it as it was launched to go on, or "
+            "start a new run from the model in that folder"
+        )
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         """Model and tokenizer, whole or not at all; the library's pickle of the arguments is left out."""
         if not self.args.should_save:
             return super()._save(output_dir, state_dict)
-        with whole_folder(Path(output_dir or str(self.args.output_dir))) as unfinished:
-            super()._save(str(unfinished), state_dict)
-            (unfinished / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # nothing reads it back
+        folder = Path(output_dir or str(self.args.output_dir))
+        if folder.parent == self._checkpoint_root and folder.parent.name == STAGING:
+            # Nobody sees it before it is whole, and other ranks may have begun to write their states there.
+            self._save_files(folder, state_dict)
+        else:
+            with whole_folder(folder) as unfinished:
+                self._save_files(unfinished, state_dict)
+
+    def _save_files(self, folder: Path, state_dict: dict[str, Any] | None) -> None:
+        super()._save(str(folder), state_dict)
+        (folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # nothing reads it back
 
     def _get_output_dir(self, trial: Any) -> str:
         return str(self._checkpoint_root)
@@ -80,7 +106,7 @@ class WholeCheckpoints(Trainer):
         if step == self._saved_step:  # it is there already: nothing has been trained since
             return
         name = f"checkpoint-{step}"
-        best = f"checkpoint-{self.state.best_global_step}" if self.state.best_global_step else None
+        best = self._best_name()
         with staged_checkpoint(root, root / name, writer) as staging:
             self.accelerator.wait_for_everyone()
             self._checkpoint_root = staging
@@ -96,6 +122,13 @@ class WholeCheckpoints(Trainer):
                 facts = {"save_only_model": self.args.save_only_model, "step": step, "saki": saki.__version__}
                 write_manifest(staging / name, self.resume_facts() | facts)
                 publish(staging / name, root / name)
-                rotate(root, self.args.save_total_limit, {name, best or name})
+                self._rotate(step)
         self._saved_step = step
         self.accelerator.wait_for_everyone()
+
+    def _rotate(self, step: int) -> None:
+        name = f"checkpoint-{step}"
+        rotate(self._checkpoint_root, self.args.save_total_limit, {name, self._best_name() or name})
+
+    def _best_name(self) -> str | None:
+        return f"checkpoint-{self.state.best_global_step}" if self.state.best_global_step else None

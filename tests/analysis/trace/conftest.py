@@ -1,62 +1,10 @@
-"""A headless Chromium, where this machine has one."""
+"""The page of some made-up rollouts."""
 
 from __future__ import annotations
-
-import shutil
-from pathlib import Path
 
 import pytest
 
 from tests.analysis.trace import made_rollouts as made
-
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-
-
-@pytest.fixture(scope="session")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install 'saki[dev-browser]'")
-    with playwright.sync_playwright() as driver:
-        path = next(filter(None, map(shutil.which, NAMES)), None) or driver.chromium.executable_path
-        if not Path(path).is_file():
-            pytest.skip(f"needs a Chromium: none of {', '.join(NAMES)} is installed")
-        chromium = driver.chromium.launch(executable_path=path, args=FLAGS)
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture
-def open_page(browser):
-    """Opens a page file and waits until it is ready; fails on console messages, errors and requests."""
-    contexts, complaints = [], []
-
-    def open_it(path: Path, fragment: str = "", **options):
-        context = browser.new_context(viewport={"width": 1440, "height": 900}, **options)
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(20_000)
-        page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("dialog", lambda dialog: complaints.append(dialog.message))
-        page.on(
-            "request", lambda request: None if request.url.startswith(path.as_uri()) else complaints.append(request.url)
-        )
-        page.goto(path.as_uri() + fragment)
-        page.wait_for_selector("body[data-ready]")
-        return page
-
-    yield open_it
-    for context in contexts:
-        context.close()
-    assert not complaints
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -124,3 +128,11 @@ def long_batch(*, rows: int, length: int, rate: float, seed: int = 0) -> Rollout
     found = zip(*np.nonzero(generator.random(ids.shape) < rate), strict=True)
     corrections = {(int(row), int(t)): int(words[(row + t) % len(words)]) for row, t in found}
     return batch_of(ids.tolist(), corrections=corrections, seed=seed)
+
+
+def page_facts(page: Path) -> dict[str, Any]:
+    """What a trace page holds, read as its script does."""
+    packed = page.read_text().split('id="payload">')[1].split("<")[0]
+    content = gzip.decompress(base64.b64decode(packed))
+    facts: dict[str, Any] = json.loads(content[4 : 4 + int.from_bytes(content[:4], "little")])
+    return facts

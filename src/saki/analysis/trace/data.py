@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,13 +90,19 @@ class _File:
 
 
 def read_trace(
-    files: Sequence[Path], *, limit: int | None = None, judge: Judge | None = None, notes: Sequence[str] = ()
+    files: Sequence[Path],
+    *,
+    limit: int | None = None,
+    always: Mapping[str, Collection[int]] | None = None,
+    judge: Judge | None = None,
+    notes: Sequence[str] = (),
 ) -> Trace:
     """Read rollout files.
 
     Args:
         files: Rollout files, in the order in which their completions are listed.
         limit: Most completions of a file, evenly spaced over it; None for all.
+        always: By name of a file, rows that are taken beyond the limit.
         judge: Says which completions are right; None where nothing does.
         notes: Sentences for the reader about what was left out before.
 
@@ -104,7 +110,10 @@ def read_trace(
         RolloutFileError: If a file is missing, damaged, empty or of another schema version.
     """
     names = _labels(files)
-    read = [_read_file(path, name, limit, judge) for path, name in zip(files, names, strict=True)]
+    kept = always or {}
+    read = [
+        _read_file(path, name, limit, kept.get(path.name, ()), judge) for path, name in zip(files, names, strict=True)
+    ]
     ids = {name: np.concatenate([each.columns[name] for each in read]) for name in ("committed", "proposal", "mode")}
     prompts: dict[tuple[int, ...], int] = {}
     completions: dict[str, list[Any]] = {"file": [], "start": [], "prompt": [], **{key: [] for key in read[0].rows}}
@@ -132,7 +141,9 @@ def read_trace(
     lengths = [len(prompt) for prompt in prompts]
     starts = np.concatenate([[0], np.cumsum(lengths)])[:-1].tolist()
     facts = [each.facts for each in read]
-    left_out = [_limit_note(limit)] if limit is not None and any(each["rows"] > limit for each in facts) else []
+    left_out = (
+        [_limit_note(limit, bool(kept))] if limit is not None and any(each["rows"] > limit for each in facts) else []
+    )
     return Trace(tokens, columns, facts, completions, list(zip(starts, lengths, strict=True)), [*notes, *left_out])
 
 
@@ -168,11 +179,11 @@ def pack(trace: Trace, title: str, texts: TokenTexts | None) -> bytes:
     return gzip.compress(b"".join([len(head).to_bytes(4, "little"), head, *planes]), compresslevel=6, mtime=0)
 
 
-def _read_file(path: Path, name: str, limit: int | None, judge: Judge | None) -> _File:
+def _read_file(path: Path, name: str, limit: int | None, always: Collection[int], judge: Judge | None) -> _File:
     table, facts = read_rollout_table(path)
     rows = np.arange(table.num_rows)
     if limit is not None and table.num_rows > limit:
-        rows = np.linspace(0, table.num_rows - 1, limit).round().astype(int)
+        rows = np.union1d(np.linspace(0, table.num_rows - 1, limit).round().astype(int), np.array([*always], dtype=int))
     total, table = table.num_rows, table.take(pa.array(rows)).combine_chunks()
     step = int(facts["step"]) if str(facts.get("step", "")).isdigit() else None
     lengths = np.asarray(table["completion_ids"].combine_chunks().value_lengths().fill_null(0).to_numpy(), dtype=int)
@@ -238,5 +249,6 @@ def _labels(files: Sequence[Path]) -> list[str]:
     return [Path(os.path.relpath(path, common)).as_posix() for path in whole]
 
 
-def _limit_note(limit: int) -> str:
-    return f"At most {limit} completions of each file are here, evenly spaced over it."
+def _limit_note(limit: int, others: bool) -> str:
+    rest = ", and the most corrected ones" if others else ""
+    return f"At most {limit} completions of each file are here, evenly spaced over it{rest}."
