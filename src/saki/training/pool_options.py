@@ -11,7 +11,7 @@ from saki.rollout.pool.settings import PoolSettings
 
 @dataclass
 class PoolOptions:
-    """Fields of a configuration that choose and size the rollout engine; see :class:`saki.rollout.pool.PoolSettings`."""
+    """Fields that choose and size the rollout engine; see :class:`saki.rollout.pool.PoolSettings`."""
 
     engine: str = field(
         default="resident",

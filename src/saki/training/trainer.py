@@ -312,7 +312,7 @@ class SakiTrainer(Publishing, WholeCheckpoints):
 
     def _own_engine(self, student: nn.Module, teacher: nn.Module) -> RolloutEngine:
         args = self._args
-        shared = {
+        shared: dict[str, Any] = {
             "dtype": self._rollout_dtype(),
             "device": args.device,
             "max_batch_rows": args.rollout_batch_rows,

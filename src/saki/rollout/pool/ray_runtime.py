@@ -120,6 +120,9 @@ def _prepare_environment(imported: bool) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if not imported:
         os.environ.setdefault(AUTH_MODE, "token")
+    elif (constants := sys.modules.get("ray._private.ray_constants")) is not None:
+        # Read once, at Ray's import; the token is asked for by Ray itself in that case. Whether it worked is looked at.
+        setattr(constants, "ENABLE_RAY_CLUSTER", os.environ[_LOOPBACK_SWITCH] != "0")  # noqa: B010
     if not _has_token():
         os.environ[AUTH_TOKEN] = secrets.token_hex(32)
 
