@@ -16,7 +16,7 @@ from saki.models import plain_state, tiny_qwen3
 from saki.rollout import ResidentEngine, ServedModel
 from saki.rollout.pool import PoolError, PoolSettings, ray_pool
 from saki.rollout.pool.ray_runtime import RayRuntime
-from tests.rollout.contract import STOPS, STUDENT, TEACHER, VOCAB, assert_same, check_engine, request
+from tests.rollout.contract import STOPS, STUDENT, TEACHER, VOCAB, assert_same, check_engine
 from tests.rollout.pool.in_process import in_process_pool
 from tests.rollout.pool.test_pool import MANY, asked
 from tests.rollout.served import tiny_decoder

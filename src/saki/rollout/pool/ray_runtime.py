@@ -24,8 +24,8 @@ logger = logging.getLogger(__name__)
 
 AUTH_MODE, AUTH_TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 _LOOPBACK_SWITCH = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-_LONGEST_FOLDER = 40
-"""Characters of Ray's folder: names of sockets below it are some 60 longer, and 107 is the kernel's limit."""
+_LONGEST_FOLDER = 36
+"""Characters of Ray's folder: names of sockets below it are some 65 longer, and 107 is the kernel's limit."""
 
 
 class RayRuntime:
@@ -74,7 +74,8 @@ class RayRuntime:
             raise PoolError(f"ray did not {where}: {error}") from error
 
     def _start(self, settings: PoolSettings) -> None:
-        folder = tempfile.mkdtemp(prefix="saki-ray-")  # for this user alone, as sockets lie in it
+        # Sockets lie in it, so it is for this user alone. Ray opens its own folder to everybody: one more level.
+        folder = tempfile.mkdtemp(prefix="saki-ray-")
         if len(folder) > _LONGEST_FOLDER:
             os.rmdir(folder)
             folder = tempfile.mkdtemp(prefix="saki-ray-", dir="/tmp")
@@ -88,7 +89,7 @@ class RayRuntime:
                 log_to_driver=False,
                 logging_level=logging.ERROR,
                 _node_ip_address="127.0.0.1",
-                _temp_dir=folder,
+                _temp_dir=os.path.join(folder, "ray"),
             )
         address = self.ray.util.get_node_ip_address()
         if not ipaddress.ip_address(address).is_loopback:
