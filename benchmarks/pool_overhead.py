@@ -5,7 +5,7 @@
 
 One JSON line for each part; arms alternate, figures are medians. The arms of the rollout, on the lab's pair:
 
-    bare     a resident engine asked for the whole request
+    bare     a resident engine asked for the whole request, 64 rows at once
     units    the same engine asked for the pool's units, one after the other
     pool     one replica behind Ray
 
@@ -84,7 +84,7 @@ def rollout(arguments: argparse.Namespace) -> None:
     vocab, stops = pair.spec.vocab_size, pair.spec.stop_token_ids
     bare = ResidentEngine(HFDecoder(pair.student, vocab), HFDecoder(pair.teacher, vocab), stops)  # type: ignore[arg-type]
     sources = [ServedModel(str(path), vocab) for path in (lab.student_path(), lab.teacher_path())]
-    pool = ray_pool(sources[0], sources[1], stops, PoolSettings(unit_rows=arguments.unit_rows))
+    pool = ray_pool(sources[0], sources[1], stops, PoolSettings(unit_rows=arguments.unit_rows, batch_rows=64))
     units = cut_units(prompts, request, arguments.unit_rows)
     me = (os.getpid(),)
     found = alternate(
@@ -145,7 +145,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--prompts", type=int, default=32)
-    parser.add_argument("--unit_rows", type=int, default=64)
+    parser.add_argument("--unit_rows", type=int, default=128)
     parser.add_argument("--sync_hidden", type=int, default=512)
     arguments = parser.parse_args()
     torch.set_num_threads(1)

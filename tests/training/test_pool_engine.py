@@ -46,6 +46,7 @@ def lab_trainer(folder, **options):
             "engine": "pool",
             "pool_cpus_per_replica": 0.2,
             "pool_bucket_mb": 1,
+            "pool_unit_rows": 4,
             **options,
         },
     )
@@ -180,7 +181,7 @@ def test_the_papers_split_on_one_machine(tmp_path):
     settings = args.pool_settings(batch_rows=64, on_gpu=True)
     assert (settings.replicas, settings.devices, settings.gpus) == (4, (4, 5, 6, 7), 1.0)
     assert settings.resources == {"engine": 1}
-    assert (settings.unit_rows, settings.batch_rows) == (64, 64)
+    assert (settings.unit_rows, settings.batch_rows) == (128, 64)
 
 
 class ThreadRanks(Ranks):

@@ -15,7 +15,12 @@ from saki.rollout.decoder import HALF_SYNCED, Decoder
 from saki.rollout.protocol import SyncReport
 
 _PROBE_LENGTH = 8
-_CHECKSUM_WORDS = 2**20
+_CHECKSUM_WORDS = 2**17
+"""Words of a piece on a CPU, so that its wide copy stays in the cache."""
+
+_DEVICE_WORDS = 2**22
+"""Words of a piece elsewhere."""
+
 _INTEGER_VIEW = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -35,11 +40,16 @@ def tensor_checksum(tensor: Tensor, first: int = 0) -> int:
         first: Place of its first word in the whole; the checksums of a tensor's parts add up to its own.
     """
     words = tensor.detach().contiguous().view(_INTEGER_VIEW[tensor.element_size()]).flatten()
+    on_cpu = words.device.type == "cpu"
+    size = min(_CHECKSUM_WORDS if on_cpu else _DEVICE_WORDS, words.shape[0])
+    odd = 2 * torch.arange(size, device=words.device) + 1
     total = torch.zeros((), dtype=torch.int64, device=words.device)
-    for begin in range(0, words.shape[0], _CHECKSUM_WORDS):  # wide copies of a whole embedding would be gigabytes
-        piece = words[begin : begin + _CHECKSUM_WORDS].to(torch.int64)
-        places = torch.arange(first + begin, first + begin + piece.shape[0], device=words.device)
-        total += (piece * (2 * places + 1)).sum()
+    for begin in range(0, words.shape[0], max(size, 1)):  # wide copies of a whole embedding would be gigabytes
+        piece = words[begin : begin + size].to(torch.int64)
+        factors = odd[: piece.shape[0]]
+        # Only the CPU has a product of integer vectors that makes no third one.
+        total += torch.dot(piece, factors) if on_cpu else (piece * factors).sum()
+        total += 2 * (first + begin) * piece.sum()
     return int(total) % 2**64
 
 

@@ -19,7 +19,7 @@ class PoolOptions:
     )
     pool_replicas: int = field(default=1, metadata={"help": "Replicas of the pool, each with student and teacher."})
     pool_unit_rows: int | None = field(
-        default=None, metadata={"help": "Completions of a work unit of the pool; by default rollout_batch_rows."}
+        default=None, metadata={"help": "Completions of a work unit of the pool; by default 2 x rollout_batch_rows."}
     )
     pool_gpus_per_replica: float | None = field(
         default=None,
@@ -62,7 +62,8 @@ class PoolOptions:
         Raises:
             ValueError: One sentence.
         """
-        unit_rows = batch_rows if self.pool_unit_rows is None else self.pool_unit_rows
+        # Twice as many as run at once: a row that ends makes room for another, and a replica's batch stays full.
+        unit_rows = 2 * batch_rows if self.pool_unit_rows is None else self.pool_unit_rows
         gpus = self.pool_gpus_per_replica
         return PoolSettings(
             replicas=self.pool_replicas,

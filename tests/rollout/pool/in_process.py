@@ -56,7 +56,7 @@ class InProcessHandle:
             return self.host.beats
         return self.replica.pulse()
 
-    def kill(self):
+    def kill(self, *, hung=False):
         self.killed = True
 
 

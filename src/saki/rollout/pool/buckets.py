@@ -90,9 +90,9 @@ def cut_buckets(
                 # The old bytes may still be read by whoever the bucket went to.
                 data, entries, used, index = np.empty(bucket_bytes, dtype=np.uint8), [], 0, index + 1
                 continue
-            values = flat[begin : begin + room].to(dtype=dtype, device="cpu").contiguous()
-            checksum = digest.add(name, shape, values, begin)
-            raw = values.view(torch.uint8).numpy()
+            values = flat[begin : begin + room].to(dtype).contiguous()
+            checksum = digest.add(name, shape, values, begin)  # where the weights are: a GPU does it in no time
+            raw = values.cpu().view(torch.uint8).numpy()
             data[used : used + raw.size] = raw
             dtype_name = str(dtype).removeprefix("torch.")
             entries.append(Entry(name, shape, dtype_name, begin, values.numel(), used, checksum))
@@ -106,13 +106,18 @@ def cut_buckets(
         yield Bucket(index, tuple(entries), data[:used])
 
 
-def open_bucket(bucket: Bucket) -> list[Piece]:
+def open_bucket(bucket: Bucket, device: torch.device | str = "cpu") -> list[Piece]:
     """The pieces of a bucket, once every one has been found to be what was sent.
+
+    Args:
+        bucket: The bucket.
+        device: Where the weights go; they are checked there.
 
     Raises:
         ChecksumMismatchError: If a bit changed on the way.
     """
-    whole = torch.from_numpy(bucket.data.copy())  # shared memory is not to be written, and torch wants to know it may
+    # Shared memory is not to be written, and torch wants to know that it may.
+    whole = torch.from_numpy(bucket.data.copy()).to(device)
     pieces = []
     for entry in bucket.entries:
         dtype = getattr(torch, entry.dtype)

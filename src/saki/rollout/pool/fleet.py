@@ -40,8 +40,8 @@ class Handle(Protocol):
         """The newest known sign of life, without waiting; None while there is none."""
         ...
 
-    def kill(self) -> None:
-        """End the process, whatever state it is in."""
+    def kill(self, *, hung: bool = False) -> None:
+        """End the process; one that is said to hang may not hear a request."""
         ...
 
 
@@ -228,7 +228,7 @@ class Fleet:
         finished = {id(handle) for handle in done}
         for key, seat in busy.items():
             if key not in finished and (complaint := self._hangs(seat, now)):
-                self._replace(seat, complaint, None)
+                self._replace(seat, complaint, None, hung=True)
 
     def _answer(self, seat: Seat) -> None:
         assert seat.script is not None
@@ -286,10 +286,10 @@ class Fleet:
             return f"{seat.call} showed no sign of life for {now - seat.alive_at:.0f} s"
         return None
 
-    def _replace(self, seat: Seat, complaint: str, error: BaseException | None) -> None:
+    def _replace(self, seat: Seat, complaint: str, error: BaseException | None, *, hung: bool = False) -> None:
         """End a replica, put its task back and hire another."""
         task, counts = seat.task, self.counts
-        seat.handle.kill()
+        seat.handle.kill(hung=hung)
         counts.failures += 1
         counts.causes.append(f"{seat.name}: {complaint}")
         if task is not None:

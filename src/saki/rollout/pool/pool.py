@@ -82,7 +82,7 @@ class EnginePool:
         self._facts: ReplicaFacts | None = None
         self._version = -1
         self._checksum = ""
-        self._torn = False
+        self._torn = self._told_of_few_units = False
         self._stats, self._forecast = PoolStats(), LengthForecast()
         self._reports: list[SyncReport] = []
         self._fleet = Fleet(host, settings, self._load, self._catch_up, lambda: self._version, clock)
@@ -114,6 +114,16 @@ class EnginePool:
             )
         units = cut_units(prompts, request, self.settings.unit_rows)
         total, finished = sum(map(len, units)), 0
+        if len(units) < self.settings.replicas and not self._told_of_few_units:
+            self._told_of_few_units = True
+            logger.warning(
+                "a request of %d rows makes %d units, but there are %d replicas, so some have nothing to do; lower "
+                "unit_rows, now %d",
+                total,
+                len(units),
+                self.settings.replicas,
+                self.settings.unit_rows,
+            )
         batches: dict[int, RolloutBatch] = {}
 
         def task(index: int) -> Task:

@@ -108,10 +108,12 @@ class RayHandle:
         self._pulse_ref = self._actor.pulse.options(concurrency_group=_WATCH).remote()
         return self._pulse
 
-    def kill(self) -> None:
-        """End the actor. A stopped process hears nothing, so one on this machine is ended by the kernel as well."""
+    def kill(self, *, hung: bool = False) -> None:
+        """End the actor. A stopped process hears nothing, so one on this machine is ended by the kernel then."""
+        if not self._ray.is_initialized():
+            return  # Ray has gone, and its actors with it
         self._ray.kill(self._actor, no_restart=True)
-        if self._place is not None and self._place[0] == socket.gethostname():
+        if hung and self._place is not None and self._place[0] == socket.gethostname():
             alive = self._process_name()
             if alive is not None and "Replica" in alive:
                 os.kill(self._place[1], 9)

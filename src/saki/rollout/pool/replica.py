@@ -147,7 +147,7 @@ class Replica:
         self._begin()
         if bucket.index != self._next_bucket:
             raise WeightSyncError(f"bucket {bucket.index} came where {self._next_bucket} was due; begin the sync again")
-        for piece in open_bucket(bucket):
+        for piece in open_bucket(bucket, self._student.device):
             self._receiver.add(piece)
         self._next_bucket += 1
 

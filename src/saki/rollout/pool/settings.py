@@ -16,7 +16,8 @@ class PoolSettings:
         replicas: Resident replicas, each with a student and a teacher.
         unit_rows: Most rows of a work unit. Results are the same to the bit for one value of it and one kind of
             device, whatever the number of replicas.
-        batch_rows: Most rows that roll out together in a replica; None for ``unit_rows``.
+        batch_rows: Most rows that roll out together in a replica; None for ``unit_rows``. With half of them a row that
+            ends makes room for another of its unit, so that a replica's batch stays full.
         cpus: CPU cores that a replica is charged for.
         gpus: GPUs of a replica; 0 for a CPU, a fraction to share one.
         resources: Further resources of the Ray cluster that a replica needs, to place it.
