@@ -29,6 +29,11 @@ def test_parts_of_the_benchmark_and_their_rest():
 def test_a_run_gives_means_of_what_it_logged():
     rows = [{"step": n, "time/rollout_s": 1.0 + n, "time/update_s": 0.5} for n in (1, 2)]
     assert run_steps(rows) == {"rollout": 2.5, "update": 0.5}
+    rows = [{**row, "time/wait_s": 0.0, "time/facts_s": 0.25, "time/rest_s": 0.1} for row in rows]
+    split = run_steps(rows)  # one process waits for nobody
+    assert split == {"rollout": 2.5, "update": 0.5, "what methods ask": 0.25, "rest": 0.1}
+    drawing = draw_step_times({"run": split})
+    assert [text.get_text() for text in drawing.figure.legends[0].get_texts()] == list(split)
     with pytest.raises(ValueError, match=r"none of time/rollout_s, .* was logged"):
         run_steps([{"step": 1, "loss": 1.0}])
 

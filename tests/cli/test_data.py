@@ -64,7 +64,9 @@ def test_filters_that_are_off_say_so(capsys, source):
         (["--language", "english"], "language must be one of any, no_cjk"),
         (["--max_prompt_length", "9"], "give the model's --tokenizer"),
         (["--strip_suffix", "no such end"], "no prompt ends in strip_suffix"),
-        (["--prompt_column", "question"], "has no 'question' column"),
+        (["--prompt_column", "question"], "or name it with saki data --prompt_column"),
+        (["--out", "/proc/x.parquet"], "cannot write to /proc"),
+        (["--out", "rows.parquet/x.parquet"], "rows.parquet is a file"),
     ],
 )
 def test_mistakes(capsys, source, tmp_path, monkeypatch, words, message):
@@ -74,6 +76,13 @@ def test_mistakes(capsys, source, tmp_path, monkeypatch, words, message):
     error = capsys.readouterr().err
     assert message in error
     assert len(error.strip().splitlines()) == 1
+
+
+def test_empty_prompts_of_a_csv_file_are_counted(capsys, tmp_path):
+    (tmp_path / "rows.csv").write_text('prompt,answer\nCompute 1+1:,2\n,3\n"",4\n')
+    assert main(["data", str(tmp_path / "rows.csv"), "--json"]) == 0
+    counts = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (counts["kept"], counts["dropped"]["empty"]) == (1, 2)
 
 
 @pytest.mark.skipif(not DAPO.exists(), reason="the DAPO file is not here")

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from saki import lab
+from saki.cli.eval_folder import claim
 from saki.cli.main import main
 from saki.evaluation import grading
 from saki.models import load_causal_lm
@@ -85,6 +86,86 @@ def test_regrade_of_the_lab_needs_no_extra(capsys, tmp_path, monkeypatch):
     assert run(capsys, ["eval", "regrade", str(out), "--json"])["changed"] == 0
 
 
+def told(capsys, argv, sentence):
+    assert main(argv) == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_regrade_needs_nothing_but_the_folder(capsys, argv, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    out, copy = tmp_path / "out", tmp_path / "copy"
+    argv[argv.index("--benchmarks") + 1] = "mine.yaml"
+    result = run(capsys, [*argv, "--out", "out", "--k", "1"])
+    assert result["average"]["k"] == 1
+    right = pq.read_table(out / "samples" / "mine.parquet")["correct"].to_pylist()
+    assert result["average"]["pass_at_k"] == pytest.approx(sum(right) / 20)
+    (tmp_path / "mine.yaml").unlink()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+
+    regrade = ["eval", "regrade", str(out), "--grading_workers", "1", "--json"]
+    assert timeless(run(capsys, [*regrade, "--k", "1", "--out", str(copy)])) == timeless(result)
+    regrade_copy = ["eval", "regrade", str(copy), *regrade[3:]]
+    both = run(capsys, regrade_copy)
+    assert (both["changed"], both["average"]["k"]) == (0, 2)
+    assert both["average"]["pass_at_k"] == pytest.approx(
+        sum(first or second for first, second in zip(right[::2], right[1::2], strict=True)) / 10
+    )
+    told(capsys, [*regrade, "--k", "3"], "k is 3, but")
+
+    # Where to is tried before anything is graded.
+    monkeypatch.setattr("saki.cli.regrade.regrade_samples", None)
+    told(capsys, [*regrade, "--out", "/proc/x"], "cannot write to /proc/x")
+    told(capsys, [*regrade_copy, "--out", str(out)], "holds an evaluation of its own")
+    monkeypatch.undo()
+
+    # A benchmark that nobody named is not handed to the lab's grader.
+    samples = (copy / "samples" / "mine.parquet").read_bytes()
+    records = (copy / "benchmarks.yaml").read_text()
+    (copy / "benchmarks.yaml").write_text(records.replace("mine:", "other:"))
+    told(capsys, regrade_copy, "the grader of benchmark mine is not known: the evaluation names other only")
+    assert (copy / "samples" / "mine.parquet").read_bytes() == samples
+
+    # Damaged files are named, with what to do.
+    (copy / "evaluation.json").write_text('{"a": ')
+    told(capsys, regrade_copy, f"{copy / 'evaluation.json'} is damaged")
+    (copy / "evaluation.json").write_text("{}")
+    told(capsys, regrade_copy, "holds no figures of benchmarks; give the command of that evaluation again")
+    (out / "samples" / "mine.parquet").write_bytes(b"no")
+    told(capsys, regrade, "delete that file and evaluate again")
+
+
+def test_a_claim_binds_only_where_there_are_samples(tmp_path):
+    claim(tmp_path, {"seed": 0, "checksum": "a"})
+    claim(tmp_path, {"seed": 1, "checksum": "a"})
+    (tmp_path / "samples" / "mine.parts").mkdir(parents=True)
+    (tmp_path / "samples" / "mine.parts" / "000000.parquet").touch()
+    claim(tmp_path, {"seed": 1, "checksum": "a"})
+    with pytest.raises(ValueError, match="with seed 1, this one has 2"):
+        claim(tmp_path, {"seed": 2, "checksum": "b"})
+    with pytest.raises(ValueError, match="holds an evaluation of other weights; give another --out"):
+        claim(tmp_path, {"seed": 1, "checksum": "b"})
+    (tmp_path / "inputs.json").write_text("{")
+    with pytest.raises(ValueError, match=r"inputs\.json is damaged .*; give another --out, or remove the folder"):
+        claim(tmp_path, {"seed": 1, "checksum": "a"})
+
+
+def test_a_failed_first_try_leaves_nothing_in_the_way(capfd, tmp_path):
+    out = tmp_path / "out"
+    few = ["eval", "--benchmarks", "gcd", "--num_problems", "1", "--num_samples", "1", "--out", str(out)]
+    assert main([*few, "--max_new_tokens", "100000"]) == 2
+    error = capfd.readouterr().err
+    assert "problem 0 of benchmark gcd has" in error
+    assert "lower --max_new_tokens to" in error
+    assert not out.exists()
+    assert main([*few, "--max_new_tokens", "2"]) == 0
+    capfd.readouterr()
+    assert main([*few, "--max_new_tokens", "2", "--dtype", "float64"]) == 2
+    assert "with dtype float32, this one has float64" in capfd.readouterr().err
+
+
 def test_a_missing_extra_is_told_before_anything_is_loaded(capsys, argv, monkeypatch):
     monkeypatch.setattr(grading.pool, "find_spec", lambda name: None)
     assert main(argv) == 2
@@ -99,6 +180,10 @@ def test_a_missing_extra_is_told_before_anything_is_loaded(capsys, argv, monkeyp
         (["--benchmarks", "math500", "--data_dir", "/no/such/folder"], "there is no folder /no/such/folder"),
         (["--benchmarks", "gcd", "--temperature", "0"], "set num_samples to 1"),
         (["--benchmarks", "gcd", "--temperature", "-1"], "temperature must be at least 0"),
+        (["--benchmarks", "gcd", "--k", "9"], "k is 9, but a problem has 8 samples"),
+        (["--benchmarks", "gcd", "--k", "0"], "k must be at least 1"),
+        (["--benchmarks", "gcd", "--data_dir", "."], "data_dir . would not be read"),
+        (["--benchmarks", "lab,gcd"], "benchmark gcd is named twice"),
         (["--benchmarks", "gcd", "--limit", "0"], "limit must be at least 1"),
         (["--benchmarks", "gcd", "--grading_seconds", "0"], "grading_seconds must be at least 0.1"),
     ],

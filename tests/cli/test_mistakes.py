@@ -57,6 +57,14 @@ def make_pickle(folder):
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
 
+def make_run(folder):
+    files = list(folder.iterdir())
+    (folder / "model").mkdir()
+    for file in files:
+        file.rename(folder / "model" / file.name)
+    (folder / "config.resolved.yaml").touch()
+
+
 def make_adapter(folder):
     (folder / "model.safetensors").rename(folder / "adapter_model.safetensors")
     values = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 2, "base_model_name_or_path": "/no/such/base"}
@@ -76,6 +84,7 @@ def other_tokenizer(folder):
 
 CHECKPOINTS: dict[str, Callable[[Path], object]] = {
     "good": lambda folder: None,
+    "run": make_run,
     "bad_config": lambda folder: (folder / "config.json").write_text("{not"),
     "list_config": lambda folder: (folder / "config.json").write_text("[1]"),
     "wrong_field": lambda folder: write_json(folder / "config.json", num_hidden_layers="three"),
@@ -356,6 +365,7 @@ def test_training_settings(refused, argv, phrase, recwarn):
         ["--model", "@lacks_weight"],
         f"lacks 1 weights of Qwen3ForCausalLM or has them in another shape (first: {WEIGHT}",
     ),
+    (["--model", "@run"], "is the folder of a run, whose model is"),
     (["--model", "@misshapen"], f"{WEIGHT}, ("),
     (["--model", "@nan"], f"holds NaN or infinite numbers in 1 weights (first: {WEIGHT})"),
     (["--model", "@adapter"], "base model of the adapter"),

@@ -101,6 +101,15 @@ def test_unreadable_files_are_named(tmp_path):
         load_prompt_dataset(tmp_path / "empty")
 
 
+def test_lines_of_blanks_are_skipped(tmp_path):
+    lines = [json.dumps(row) for row in ROWS]
+    (tmp_path / "data.jsonl").write_text("\n   \n".join(lines) + "\n \t\n\n")
+    assert load_prompt_dataset(tmp_path / "data.jsonl")["answer"][:] == ["0", "1", "2"]
+    (tmp_path / "blank.jsonl").write_text(" \n  \n")
+    with pytest.raises(DataLoadError, match=r"blank\.jsonl' has no rows"):
+        load_prompt_dataset(tmp_path / "blank.jsonl")
+
+
 def test_a_real_training_file(make_tokenizer):
     path = Path(__file__).parents[3] / "shared/data/dapo-math-17k-processed.parquet"
     if not path.exists():

@@ -40,6 +40,13 @@ def test_each_row_is_dropped_for_the_first_reason_that_applies(make_tokenizer):
     assert found.to_json()["kept"] == 2
 
 
+@pytest.mark.parametrize("prompt", [None, "", " ", [], user(None), user(" ")])
+def test_rows_without_a_prompt_are_counted(prompt):
+    found = prepare_prompts([row("a") if isinstance(prompt, str | None) else row(user("a")), row(prompt)])
+    assert len(found.rows) == 1
+    assert found.dropped["empty"] == 1
+
+
 def test_without_filters_everything_with_text_and_answer_stays_in_order():
     found = prepare_prompts([row("a"), row("a"), row("求")])
     assert [(each["prompt"], each["answer"], each["index"]) for each in found.rows] == [

@@ -101,6 +101,19 @@ def test_prompts_are_rendered_as_in_training(tokenizer, engine):
     assert seen[0].token_ids == same.prompts[0].token_ids
 
 
+def test_a_prompt_that_is_too_long_is_told_before_the_first_sample(tokenizer, engine):
+    long = replace(digits("b", 3), prompts=("1?", "2" * 40, "3?"))
+    engine.max_positions = 1 + 40 + 8
+    evaluate_model(engine, tokenizer, [digits("a"), long], seed=0, max_completion_length=8)
+    engine.asked.clear()
+    sentence = (
+        "problem 1 of benchmark b has 41 tokens, with max_new_tokens 9 it can grow to 50, .* takes 49; lower --max_"
+    )
+    with pytest.raises(ValueError, match=sentence + "new_tokens to 8 or less"):
+        evaluate_model(engine, tokenizer, [digits("a"), long], seed=0, max_completion_length=9)
+    assert not engine.asked
+
+
 def test_empty_prompts_are_refused(tokenizer, engine):
     benchmark = replace(digits("a", 3), prompts=("1?", " ", "3?"))
     with pytest.raises(ValueError, match="problem 1 of benchmark a has an empty prompt"):
@@ -160,7 +173,7 @@ def test_many_truncated_samples_are_warned_of(engine, tokenizer, caplog, monkeyp
     with caplog.at_level(logging.WARNING):
         result = evaluate_model(engine, tokenizer, [digits("a")], seed=0)
     assert result.sets[0].truncated == 1.0
-    assert "100% of the completions were cut at 64 tokens" in caplog.text
+    assert "100% of the completions were cut at 64 tokens; raise --max_new_tokens" in caplog.text
 
 
 def test_stored_samples_give_the_same_results_without_a_model(engine, tokenizer, tmp_path):
@@ -185,8 +198,18 @@ def test_damaged_sample_files_are_refused(engine, tokenizer, tmp_path):
     evaluate_model(engine, tokenizer, [digits("a")], seed=0, samples_path=tmp_path)
     path = tmp_path / "a.parquet"
     pq.write_table(pq.read_table(path).slice(1), path)
-    with pytest.raises(ValueError, match="evaluate again"):
+    with pytest.raises(ValueError, match="delete that file and evaluate again"):
         read_samples(tmp_path, "a")
+    path.write_bytes(b"no")
+    with pytest.raises(ValueError, match="delete that file and evaluate again"):
+        read_samples(tmp_path, "a")
+
+
+def test_samples_of_another_benchmark_are_refused(engine, tokenizer, tmp_path):
+    evaluate_model(engine, tokenizer, [digits("a")], seed=0, samples_path=tmp_path)
+    (tmp_path / "a.parquet").rename(tmp_path / "b.parquet")
+    with pytest.raises(ValueError, match=r"b\.parquet holds samples of a, expected those of b"):
+        read_samples(tmp_path, "b")
 
 
 def test_grader_must_judge_every_sample(engine, tokenizer):

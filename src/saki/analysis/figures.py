@@ -21,6 +21,7 @@ from saki.analysis.style import (
     ORANGE,
     PAPER,
     PURPLE,
+    SKY,
     VERMILION,
     figure_context,
     figure_to_png,
@@ -34,9 +35,27 @@ Rows = Sequence[Mapping[str, Any]]
 
 CORRECTION_RATE, MEAN_TV = "rollout/correction_rate", "rollout/mean_tv"
 PINSKER_BOUND, RADIUS = "rollout/pinsker_bound", "rollout/trust_region_radius"
-TIME_PARTS = ("time/rollout_s", "time/score_s", "time/update_s", "time/sync_s")
+TIME_PARTS = (
+    "time/rollout_s",
+    "time/score_s",
+    "time/update_s",
+    "time/sync_s",
+    "time/facts_s",
+    "time/wait_s",
+    "time/rest_s",
+)
+"""Parts of a step's seconds; together they are ``time/step_s``."""
 _PAPER_LOSSES = ("loss/reverse_kl", "loss/teacher_mode")
 
+_TIME_LOOKS = (
+    (BLUE, "//"),
+    (ORANGE, "--"),
+    (GREEN, "\\\\"),
+    (PURPLE, "xx"),
+    (SKY, ".."),
+    (VERMILION, "||"),
+    (FAINT, ""),
+)
 _WIDE = (7.2, 3.0)
 _MOST_MARKERS = 400  # each one is an element of the page
 MEANS_PER_RUN = 20
@@ -69,6 +88,15 @@ class Chart:
 def has_values(rows: Rows, name: str) -> bool:
     """Whether a metric was logged with at least one finite number."""
     return bool(np.isfinite(series(rows, name)[1]).any())
+
+
+def time_parts(rows: Rows) -> list[str]:
+    """The parts of a step that took any time, or all that were logged where none did.
+
+    One process waits for nobody and most methods ask for nothing beside the rollout, so their zeros are left out.
+    """
+    logged = [name for name in TIME_PARTS if has_values(rows, name)]
+    return [name for name in logged if np.nanmax(series(rows, name)[1]) > 0] or logged
 
 
 def plot_corrections(metrics: Rows, path_png: Path) -> Path:
@@ -238,10 +266,10 @@ def draw_speed(rows: Rows) -> Figure:
     left.set_title("rollout speed")
     left.set_ylabel("tokens per second")
     left.set_ylim(bottom=0)
-    parts = [name for name in TIME_PARTS if has_values(rows, name)]
+    parts = time_parts(rows)
     if parts:
         steps, seconds = _stack(rows, parts)
-        looks = dict(zip(TIME_PARTS, ((BLUE, "//"), (ORANGE, "--"), (GREEN, "\\\\"), (PURPLE, "xx")), strict=True))
+        looks = dict(zip(TIME_PARTS, _TIME_LOOKS, strict=True))
         floor = np.zeros(len(steps))
         for name, height in zip(parts, seconds, strict=True):
             colour, hatch = looks[name]
@@ -260,7 +288,7 @@ def draw_speed(rows: Rows) -> Figure:
 
 def describe_speed(rows: Rows) -> str:
     """First and last speed, and the mean split of a step."""
-    parts = [name for name in TIME_PARTS if has_values(rows, name)]
+    parts = time_parts(rows)
     sentences = [first_to_last(rows, "time/tokens_per_s", "Tokens per second", "{:,.0f}")]
     if parts:
         _, seconds = _stack(rows, parts)

@@ -8,15 +8,17 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from saki.analysis.figures import TIME_PARTS, Rows, has_values
+from saki.analysis.figures import TIME_PARTS, Rows, time_parts
 from saki.analysis.metrics_file import series
 from saki.analysis.publication import BARS, PAGE_WIDTH, Drawing, print_context
 from saki.analysis.style import FAINT, INK
 
 _HEADER = ("arm", "part", "seconds", "share")
 _PARTS = {"generation_s": "rollout", "scoring_s": "scoring", "update_s": "update", "sync_s": "weight sync"}
-_OF_RUNS = dict(zip(TIME_PARTS, ("rollout", "scoring", "update", "weight sync"), strict=True))
 REST = "rest"
+_OF_RUNS = dict(
+    zip(TIME_PARTS, ("rollout", "scoring", "update", "weight sync", "what methods ask", "waiting", REST), strict=True)
+)
 
 Split = Mapping[str, float]
 """Seconds of a step by part, in the order in which they are drawn."""
@@ -42,9 +44,7 @@ def run_steps(rows: Rows) -> Split:
     Raises:
         ValueError: If no time was logged.
     """
-    split = {
-        part: float(np.nanmean(series(rows, name)[1])) for name, part in _OF_RUNS.items() if has_values(rows, name)
-    }
+    split = {_OF_RUNS[name]: float(np.nanmean(series(rows, name)[1])) for name in time_parts(rows)}
     if not split:
         raise ValueError(f"none of {', '.join(TIME_PARTS)} was logged; expected the metrics of a run of saki train")
     return split

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from saki.cli.console import print_json
+from saki.cli.console import holdings, print_json
 from saki.config import CommandParser, UsageError
 from saki.config.commands import CommonArguments
 from saki.config.inputs import DataArguments
@@ -91,7 +91,7 @@ def _output(out: str | None) -> Path | None:
     """The file to write.
 
     Raises:
-        UsageError: If it is there already, or would not be read as parquet.
+        ValueError: If it is there already, would not be read as parquet, or cannot be written.
     """
     if out is None:
         return None
@@ -100,4 +100,5 @@ def _output(out: str | None) -> Path | None:
         raise UsageError(f"--out of saki data names a parquet file, got {out!r}; give one that ends in .parquet")
     if path.exists():
         raise UsageError(f"{path} is there already; give saki data another --out or remove it first")
+    holdings(path.parent)
     return path

@@ -9,19 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from saki.cli.console import (
-    fresh_folder,
-    holdings,
-    pick_device,
-    pick_dtype,
-    print_json,
-    progress_bar,
-    run_facts,
-)
+from saki.cli.console import pick_device, pick_dtype, print_json, progress_bar, run_facts
 from saki.cli.engines import model_engine
+from saki.cli.eval_folder import RESULT, SAMPLES, claim, evaluation_folder, write_records
 from saki.cli.regrade import run as run_regrade
 from saki.config import CommandParser, UsageError, write_resolved
-from saki.config.benchmarks import benchmark_choices
+from saki.config.benchmarks import Choice, benchmark_choices, benchmark_records
 from saki.config.commands import CommonArguments, EvalArguments
 from saki.config.sources import model_path
 from saki.evaluation import (
@@ -32,6 +25,7 @@ from saki.evaluation import (
     lab_benchmarks,
     load_benchmark,
     markdown_table,
+    render_benchmarks,
     text_table,
 )
 from saki.files import write_text
@@ -45,8 +39,6 @@ EXAMPLE = "saki eval --model lab/teacher --benchmarks lab --num_problems 100 --o
 
 LAB_TOKENS, MATH_TOKENS = 64, 16_384
 CPU_CHUNK_ROWS, GPU_CHUNK_BATCHES = 32, 4
-INPUTS = "inputs.json"
-"""What fixes every sample of an evaluation; a run that continues another must have the same."""
 
 
 def parser() -> CommandParser:
@@ -59,8 +51,14 @@ def run(argv: Sequence[str]) -> int:
     if argv and argv[0] == "regrade":
         return run_regrade(argv[1:])
     common, args = parser().parse(argv)
-    choices = benchmark_choices(args.benchmarks)
-    folder = _folder(common.out) if common.out else None
+    choices, records = benchmark_choices(args.benchmarks), benchmark_records(args.benchmarks)
+    all_lab = not any(isinstance(choice, BenchmarkSpec) for choice in choices)
+    if args.data_dir and all_lab:
+        raise UsageError(
+            f"data_dir {args.data_dir} would not be read: the lab's problems come with the package; leave --data_dir "
+            "out, or name a benchmark that lies there"
+        )
+    folder = evaluation_folder(common.out) if common.out else None
     with _pool(choices, args) as pool:
         benchmarks = _benchmarks(choices, args, pool)
         path = model_path(args.model)
@@ -76,23 +74,26 @@ def run(argv: Sequence[str]) -> int:
             trust_remote_code=args.trust_remote_code,
         )
         engine = model_engine(model, tokenizer, batch_rows=args.batch_rows, share=True, temperature=args.temperature)
-        all_lab = not any(isinstance(choice, BenchmarkSpec) for choice in choices)
         max_new_tokens = args.max_new_tokens or (LAB_TOKENS if all_lab else MATH_TOKENS)
         chunk_rows = args.chunk_rows
         if chunk_rows is None and not all_lab:  # a set of the lab takes seconds
             chunk_rows = CPU_CHUNK_ROWS if device.type == "cpu" else GPU_CHUNK_BATCHES * args.batch_rows
+        render_benchmarks(
+            tokenizer, benchmarks, max_completion_length=max_new_tokens, max_positions=engine.max_positions
+        )  # what is refused here leaves no folder behind
         if folder:
             inputs = {
-                "checksum": engine.student_checksum(),
-                "benchmarks": {benchmark.name: _digest(benchmark) for benchmark in benchmarks},
                 "dtype": args.dtype,
                 "seed": args.seed,
                 "num_samples": args.num_samples,
                 "max_new_tokens": max_new_tokens,
                 "temperature": args.temperature,
                 "chunk_rows": chunk_rows,
+                "benchmarks": {benchmark.name: _digest(benchmark) for benchmark in benchmarks},
+                "checksum": engine.student_checksum(),
             }
-            _claim(folder, inputs)
+            claim(folder, inputs)
+            write_records(folder, records)
             write_resolved(folder / "config.resolved.yaml", common, args, facts=run_facts())
         with progress_bar("evaluate", "samples") as progress:
             result = evaluate_model(
@@ -101,16 +102,17 @@ def run(argv: Sequence[str]) -> int:
                 benchmarks,
                 seed=args.seed,
                 num_samples=args.num_samples,
+                k=args.k,
                 max_completion_length=max_new_tokens,
                 progress=progress,
-                samples_path=folder / "samples" if folder else None,
+                samples_path=folder / SAMPLES if folder else None,
                 chunk_rows=chunk_rows,
                 resume=True,
             )
     results = {args.model: result}
     print(text_table(results))
     if folder:
-        write_text(folder / "evaluation.json", json.dumps({args.model: result.to_json()}, indent=2))
+        write_text(folder / RESULT, json.dumps({args.model: result.to_json()}, indent=2))
         write_text(folder / "evaluation.md", markdown_table(results) + "\n")
         print(f"written to {folder}")
     if common.json:
@@ -119,7 +121,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 @contextmanager
-def _pool(choices: Sequence[str | BenchmarkSpec], args: Any) -> Iterator[GradingPool | None]:
+def _pool(choices: Sequence[Choice], args: Any) -> Iterator[GradingPool | None]:
     """Grading workers, where a benchmark needs them."""
     if not any(isinstance(choice, BenchmarkSpec) and choice.grade is None for choice in choices):
         yield None
@@ -128,7 +130,7 @@ def _pool(choices: Sequence[str | BenchmarkSpec], args: Any) -> Iterator[Grading
         yield pool
 
 
-def _benchmarks(choices: Sequence[str | BenchmarkSpec], args: Any, pool: GradingPool | None) -> list[Benchmark]:
+def _benchmarks(choices: Sequence[Choice], args: Any, pool: GradingPool | None) -> list[Benchmark]:
     data_dir = Path(args.data_dir) if args.data_dir else None
     found: list[Benchmark] = []
     for choice in choices:
@@ -146,23 +148,3 @@ def _digest(benchmark: Benchmark) -> str:
     """Of a benchmark's prompts and answers."""
     text = json.dumps([benchmark.prompts, benchmark.answers])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _folder(out: str) -> Path:
-    """A folder to fill: an empty one, or one that an evaluation began to fill."""
-    folder = Path(out)
-    return folder if INPUTS in holdings(folder) else fresh_folder(out, "saki eval")
-
-
-def _claim(folder: Path, inputs: dict[str, Any]) -> None:
-    """Note what fixes the samples; refuse a folder whose samples another evaluation drew."""
-    path = folder / INPUTS
-    if path.is_file():
-        before = json.loads(path.read_text())
-        for key, value in inputs.items():
-            if before.get(key) != value:
-                raise UsageError(
-                    f"{folder} holds an evaluation with {key} {before.get(key)}, this one has {value}; "
-                    "give another --out, or the same options to go on"
-                )
-    write_text(path, json.dumps(inputs, indent=2))

@@ -6,14 +6,12 @@ import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from saki import lab
-from saki.cli.console import print_json
+from saki.cli.console import holdings, print_json
+from saki.cli.eval_folder import INPUTS, RESULT, SAMPLES, finished_evaluation, read_records, write_records
 from saki.config import CommandParser, UsageError
-from saki.config.benchmarks import benchmark_choices
 from saki.config.commands import CommonArguments, RegradeArguments
-from saki.config.parsing import read_yaml
 from saki.evaluation import (
     Benchmark,
     BenchmarkSpec,
@@ -47,28 +45,31 @@ def run(argv: Sequence[str]) -> int:
     common, args = parser().parse(words)
     if folder is None:
         raise UsageError(f"saki eval regrade needs the folder of an evaluation, for example: {EXAMPLE}")
-    label, names, stored = _evaluation(folder)
-    specs = {
-        choice.name: choice
-        for choice in benchmark_choices(str(stored.get("benchmarks", "")))
-        if isinstance(choice, BenchmarkSpec)
-    }
+    label, names = finished_evaluation(folder)
+    records, specs = read_records(folder)
+    target = _target(folder, common.out)
+    before = [read_samples(folder / SAMPLES, name) for name in names]
+    for each in before:
+        if args.k is not None and args.k > each.num_samples:
+            raise UsageError(
+                f"k is {args.k}, but {folder} has {each.num_samples} samples of each problem of {each.benchmark}; "
+                "lower k, or leave it out"
+            )
     with ExitStack() as stack:
         pool = None
         if any(spec.grade is None for name, spec in specs.items() if name in names):
             pool = stack.enter_context(GradingPool(args.grading_workers, args.grading_seconds))
-        before = [read_samples(folder / "samples", name) for name in names]
         after = [regrade_samples(each, _benchmark(each, specs, pool)) for each in before]
-    target = Path(common.out) if common.out else folder
     changed = 0
     for old, new in zip(before, after, strict=True):
         changed += sum(one != other for one, other in zip(old.verdicts, new.verdicts, strict=True))
-        write_samples(samples_file(target / "samples", new.benchmark), new)
+        write_samples(samples_file(target / SAMPLES, new.benchmark), new)
+    write_records(target, records)
     seconds = [each.seconds for each in after if each.seconds is not None]
     result = EvaluationResult.from_sets(
-        [each.summarise() for each in after], sum(seconds) if len(seconds) == len(after) else None
+        [each.summarise(args.k) for each in after], sum(seconds) if len(seconds) == len(after) else None
     )
-    write_text(target / "evaluation.json", json.dumps({label: result.to_json()}, indent=2))
+    write_text(target / RESULT, json.dumps({label: result.to_json()}, indent=2))
     write_text(target / "evaluation.md", markdown_table({label: result}) + "\n")
     print(text_table({label: result}))
     print(f"{changed} of {sum(len(each.verdicts) for each in after)} verdicts changed; written to {target}")
@@ -77,22 +78,32 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def _evaluation(folder: Path) -> tuple[str, list[str], dict[str, Any]]:
-    """Label of the model, names of the benchmarks, and the options of a finished evaluation."""
-    path = folder / "evaluation.json"
-    if not path.is_file():
-        raise UsageError(
-            f"{folder} holds no finished evaluation (no evaluation.json); give the --out folder of saki eval, and run "
-            "that command again if it was killed"
-        )
-    label, values = next(iter(json.loads(path.read_text()).items()))
-    return label, list(values["benchmarks"]), read_yaml(folder / "config.resolved.yaml")
+def _target(folder: Path, out: str | None) -> Path:
+    """Where to write, tried before anything is graded.
+
+    Raises:
+        ValueError: If it cannot be written, or holds another evaluation, whose samples would be replaced.
+    """
+    target = Path(out) if out else folder
+    if INPUTS in holdings(target) and target.resolve() != folder.resolve():
+        raise UsageError(f"{target} holds an evaluation of its own; give saki eval regrade another --out")
+    return target
 
 
 def _benchmark(samples: SampleSet, specs: dict[str, BenchmarkSpec], pool: GradingPool | None) -> Benchmark:
-    """The stored prompts and answers, with the grader that their benchmark has now."""
-    if samples.benchmark in specs:
-        grade, also = graders(specs[samples.benchmark], pool)
-    else:
+    """The stored prompts and answers, with the grader that their benchmark has now.
+
+    Raises:
+        UsageError: If the benchmark is none that the evaluation asked for, so that its grader is not known.
+    """
+    name = samples.benchmark
+    if name in specs:
+        grade, also = graders(specs[name], pool)
+    elif name.removeprefix("development-") in lab.TEST_SETS:
         grade, also = grade_each(lab.grade), ()
-    return Benchmark(samples.benchmark, samples.prompts, samples.answers, grade, "stored samples", also=also)
+    else:
+        raise UsageError(
+            f"the grader of benchmark {name} is not known: the evaluation names "
+            f"{', '.join(specs) or 'sets of the lab'} only; give back its benchmarks the names they had"
+        )
+    return Benchmark(name, samples.prompts, samples.answers, grade, "stored samples", also=also)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,13 @@ from saki.types.imports import import_named
 
 LAB, PAPER = "lab", "paper"
 
+Choice = str | BenchmarkSpec
+"""The name of a lab set, or a spec."""
+
 _KEYS = [field.name for field in dataclasses.fields(BenchmarkSpec) if field.name != "grade"]
 
 
-def benchmark_choices(names: str) -> list[str | BenchmarkSpec]:
+def benchmark_choices(names: str) -> list[Choice]:
     """What ``--benchmarks`` asks for.
 
     Args:
@@ -28,29 +32,105 @@ def benchmark_choices(names: str) -> list[str | BenchmarkSpec]:
         In the order asked for: the name of a lab set, or a spec.
 
     Raises:
-        UsageError: If a name is unknown, or a file or module holds no benchmark.
+        UsageError: If a name is unknown or a benchmark named twice, or if a file or module holds no benchmark.
     """
-    found: list[str | BenchmarkSpec] = []
-    for name in filter(None, (word.strip() for word in names.split(","))):
-        if name == LAB:
-            found.extend(lab.TEST_SETS)
-        elif name == PAPER:
-            found.extend(PAPER_BENCHMARKS)
-        elif name in lab.TEST_SETS:
-            found.append(name)
-        elif name in BENCHMARKS:
-            found.append(BENCHMARKS[name])
-        elif name.endswith((".yaml", ".yml")):
-            found.extend(_from_file(Path(name)))
-        elif ":" in name:
-            found.append(import_named(name, BenchmarkSpec, "benchmark", "saki.evaluation.BenchmarkSpec", UsageError))
-        else:
-            known = (LAB, PAPER, *BENCHMARKS, *lab.TEST_SETS)
-            hint = did_you_mean(name, known, f"choose among {', '.join(known)}, a YAML file, or module:NAME")
-            raise UsageError(f"unknown benchmark {name!r}; {hint}")
+    owners: dict[str, str] = {}
+    found: list[Choice] = []
+    for word in _words(names):
+        for choice in _named(word):
+            name = benchmark_name(choice)
+            if name in owners:
+                both = f"by {owners[name]} and by {word}" if owners[name] != word else f"by {word}"
+                raise UsageError(f"benchmark {name} is named twice in benchmarks, {both}; name it once")
+            owners[name] = word
+            found.append(choice)
     if not found:
         raise UsageError("benchmarks is empty; name at least one, such as lab or math500")
     return found
+
+
+def benchmark_name(choice: Choice) -> str:
+    """The name of a choice."""
+    return choice if isinstance(choice, str) else choice.name
+
+
+def benchmark_records(names: str) -> dict[str, Any]:
+    """What ``--benchmarks`` asks for as YAML values, from which :func:`recorded_specs` finds the graders anywhere.
+
+    Args:
+        names: As for :func:`benchmark_choices`.
+
+    Returns:
+        By name: a word for ``--benchmarks``, or the fields of an entry of a YAML file, its path absolute.
+    """
+    records: dict[str, Any] = {}
+    for word in _words(names):
+        for choice in _named(word):
+            if isinstance(choice, str) or choice is BENCHMARKS.get(choice.name):
+                records[benchmark_name(choice)] = benchmark_name(choice)
+            elif _is_file(word):
+                records[choice.name] = _entry(choice)
+            else:
+                records[choice.name] = word
+    return records
+
+
+def recorded_specs(records: Mapping[str, Any], path: Path) -> dict[str, BenchmarkSpec]:
+    """The specs behind :func:`benchmark_records`, by name; sets of the lab have none.
+
+    Args:
+        records: The records.
+        path: Their file, for messages.
+
+    Raises:
+        UsageError: If a record is neither a word nor the fields of a benchmark, or names what is not there any more.
+    """
+    specs: dict[str, BenchmarkSpec] = {}
+    for name, record in records.items():
+        choices = (
+            _named(record) if isinstance(record, str) else [_spec({"name": name, **_mapping(path, name, record)}, path)]
+        )
+        specs.update({choice.name: choice for choice in choices if isinstance(choice, BenchmarkSpec)})
+    return specs
+
+
+def _words(names: str) -> list[str]:
+    return [word for word in (word.strip() for word in names.split(",")) if word]
+
+
+def _named(name: str) -> list[Choice]:
+    """What one word of ``--benchmarks`` asks for."""
+    if name == LAB:
+        return list(lab.TEST_SETS)
+    if name == PAPER:
+        return list(PAPER_BENCHMARKS)
+    if name in lab.TEST_SETS:
+        return [name]
+    if name in BENCHMARKS:
+        return [BENCHMARKS[name]]
+    if _is_file(name):
+        return list(_from_file(Path(name)))
+    if ":" in name:
+        return [import_named(name, BenchmarkSpec, "benchmark", "saki.evaluation.BenchmarkSpec", UsageError)]
+    known = (LAB, PAPER, *BENCHMARKS, *lab.TEST_SETS)
+    hint = did_you_mean(name, known, f"choose among {', '.join(known)}, a YAML file, or module:NAME")
+    raise UsageError(f"unknown benchmark {name!r}; {hint}")
+
+
+def _is_file(word: str) -> bool:
+    return word.endswith((".yaml", ".yml"))
+
+
+def _entry(spec: BenchmarkSpec) -> dict[str, Any]:
+    """The fields of a spec that differ from their defaults, as YAML takes them."""
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(spec):
+        value = getattr(spec, field.name)
+        if field.name in _KEYS and field.name != "name" and value != field.default:
+            values[field.name] = list(value) if isinstance(value, tuple) else value
+    if spec.path:
+        values["path"] = str(Path(spec.path).absolute())
+    return values
 
 
 def _from_file(path: Path) -> list[BenchmarkSpec]:
@@ -74,6 +154,9 @@ def _spec(entry: dict[str, Any], path: Path) -> BenchmarkSpec:
         key: tuple(value) if isinstance(value, list) else (value,) if key.endswith(("_fields", "_names")) else value
         for key, value in entry.items()
     }
-    if values.get("path"):
+    if isinstance(values.get("path"), str) and values["path"]:
         values["path"] = str(path.parent / values["path"])  # beside the file that names it
-    return BenchmarkSpec(**values)
+    try:
+        return BenchmarkSpec(**values)
+    except ValueError as error:
+        raise UsageError(f"{error} (in {path})") from error

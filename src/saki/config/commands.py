@@ -166,6 +166,7 @@ class EvalArguments:
     num_problems: int = option(300, "Problems per set of the lab.")
     limit: int | None = option(None, "Take the first so many problems of each benchmark only.")
     num_samples: int = option(8, "Samples per problem.")
+    k: int | None = option(None, "The k of Mean@k and Pass@k, unbiased where more samples are drawn; else num_samples.")
     max_new_tokens: int | None = option(None, "Most tokens per completion; by default 64 for the lab, else 16384.")
     temperature: float = option(1.0, "Temperature of sampling; 0 takes the most likely token.")
     prompt_suffix: str | None = option(None, "Text behind every problem, instead of the request for a boxed answer.")
@@ -185,9 +186,13 @@ class EvalArguments:
         """Refuse what can be refused without loading anything."""
         check_model_name("model", self.model)
         check_counts(self, num_problems=1, num_samples=1, batch_rows=1, seed=0)
-        for name in ("limit", "max_new_tokens", "chunk_rows", "grading_workers"):
+        for name in ("limit", "k", "max_new_tokens", "chunk_rows", "grading_workers"):
             if getattr(self, name) is not None:
                 check_counts(self, **{name: 1})
+        if self.k is not None and self.k > self.num_samples:
+            raise ValueError(
+                f"k is {self.k}, but a problem has {self.num_samples} samples; lower k or raise num_samples"
+            )
         check_number("temperature", self.temperature, least=0)
         check_number("grading_seconds", self.grading_seconds, least=0.1)
         if self.temperature == 0 and self.num_samples > 1:
@@ -202,13 +207,15 @@ class EvalArguments:
 class RegradeArguments:
     """``saki eval regrade FOLDER``."""
 
+    k: int | None = option(None, "The k of Mean@k and Pass@k; by default the number of samples of a problem.")
     grading_workers: int | None = option(None, "Processes that grade; by default one a core.")
     grading_seconds: float = option(6.0, "Seconds for grading one answer; what takes longer counts as wrong.")
 
     def __post_init__(self) -> None:
         """Refuse what can be refused without reading anything."""
-        if self.grading_workers is not None:
-            check_counts(self, grading_workers=1)
+        for name in ("k", "grading_workers"):
+            if getattr(self, name) is not None:
+                check_counts(self, **{name: 1})
         check_number("grading_seconds", self.grading_seconds, least=0.1)
 
 

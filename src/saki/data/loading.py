@@ -175,7 +175,8 @@ def _rename(dataset: Dataset, column: str, target: str, name: str) -> Dataset:
     if column not in dataset.column_names:
         raise DataLoadError(
             f"{name!r} has no {column!r} column, only {dataset.column_names}; rename the one that "
-            f"holds the {target} to {target!r}, or name it as {target}_column in Python"
+            f"holds the {target} to {target!r}, or name it with saki data --{target}_column "
+            f"({target}_column in Python)"
         )
     if column == target:
         return dataset

@@ -183,7 +183,9 @@ def _records(dataset: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _text(prompt: Any, row: int) -> str:
-    """What makes two prompts the same: the text, or the messages one after another."""
+    """What makes two prompts the same: the text, or the messages one after another; nothing where there is no text."""
+    if prompt is None or (isinstance(prompt, list) and all(_is_blank(each) for each in prompt)):
+        return ""
     if isinstance(prompt, str):
         return prompt
     if not isinstance(prompt, list) or not all(
@@ -196,6 +198,11 @@ def _text(prompt: Any, row: int) -> str:
     if len(prompt) == 1:
         return str(prompt[0]["content"])
     return "\n".join(f"{each['role']}: {each['content']}" for each in prompt)
+
+
+def _is_blank(message: Any) -> bool:
+    content = message.get("content", 0) if isinstance(message, Mapping) else message
+    return content is None or (isinstance(content, str) and not content.strip())
 
 
 def _with_suffix(prompt: Any, strip: str | None, suffix: str | None, row: int) -> tuple[Any, bool]:

@@ -24,7 +24,8 @@ from saki.evaluation.metrics import (
     mean_at_k,
     pass_at_k,
 )
-from saki.evaluation.runner import evaluate_model, prompt_key, regrade
+from saki.evaluation.prompts import prompt_key, render_benchmarks
+from saki.evaluation.runner import evaluate_model, regrade
 from saki.evaluation.samples import SampleSet, read_samples, read_samples_file, regrade_samples, write_samples
 from saki.evaluation.table import markdown_table, text_table
 
@@ -61,6 +62,7 @@ __all__ = [
     "read_samples_file",
     "regrade",
     "regrade_samples",
+    "render_benchmarks",
     "text_table",
     "write_samples",
 ]

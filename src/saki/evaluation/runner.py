@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import logging
-import sys
 import time
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from saki.data import render_prompts
 from saki.evaluation.benchmarks.base import Benchmark
 from saki.evaluation.metrics import EvaluationResult, SetResult
 from saki.evaluation.parts import PartFolder
+from saki.evaluation.prompts import render_benchmarks
 from saki.evaluation.samples import SampleSet, grade_samples, read_samples, regrade_samples
 from saki.functional.random import request_seed
 from saki.types import Prompt, RolloutBatch, RolloutRequest
@@ -27,25 +25,7 @@ if TYPE_CHECKING:
 TRUNCATED_WARNING_SHARE = 0.2
 """Above this share of samples cut by the length cap a warning is logged."""
 
-_NUM_KEYS = 2**32
 _logger = logging.getLogger(__name__)
-
-
-def prompt_key(benchmark: str, index: int) -> int:
-    """Identity of a problem in the random numbers: ``(crc32(name) + index) mod 2**32``.
-
-    It depends on the benchmark's name and the problem's index only, so a problem gets the same samples
-    whichever benchmarks are evaluated beside it, however many problems are taken and in whatever batch. The
-    seeds of evaluation and training differ by domain, so the keys of training prompts do not matter here.
-
-    Args:
-        benchmark: Name of the benchmark.
-        index: Index of the problem in it.
-
-    Returns:
-        Key in [0, 2**32).
-    """
-    return (zlib.crc32(benchmark.encode()) + index) % _NUM_KEYS
 
 
 def evaluate_model(
@@ -68,7 +48,8 @@ def evaluate_model(
 
     No teacher takes part: to evaluate a teacher, build an engine whose student it is. Temperature is 1 unless the
     engine's decoder has another, and the stop tokens are the engine's. The random numbers are keyed by request seed,
-    :func:`prompt_key`, sample index and position, so equal weights, seed and problems give equal samples.
+    :func:`saki.evaluation.prompt_key`, sample index and position, so equal weights, seed and problems give equal
+    samples.
 
     Args:
         engine: Rollout engine; only its student-only path is used.
@@ -93,10 +74,18 @@ def evaluate_model(
         The results, benchmarks in the order given. Their time is that of all rollouts, of earlier runs as well.
 
     Raises:
-        ValueError: If no benchmark is given, if two share a name or a key, if k is out of range, or if samples to
-            take up answer other prompts.
+        ValueError: If no benchmark is given, if two share a name or a key, if a prompt is empty or too long for the
+            engine's ``max_positions``, if k is out of range, or if samples to take up answer other prompts. All but
+            the last is found before the first sample.
     """
-    prompts = _render(tokenizer, benchmarks, prompt_suffix, chat_template_kwargs)
+    prompts = render_benchmarks(
+        tokenizer,
+        benchmarks,
+        max_completion_length=max_completion_length,
+        max_positions=getattr(engine, "max_positions", None),  # an engine of one's own need not know a limit
+        prompt_suffix=prompt_suffix,
+        chat_template_kwargs=chat_template_kwargs,
+    )
     if k is not None and not 1 <= k <= num_samples:
         raise ValueError(f"k must lie in [1, {num_samples}], the number of samples a problem, got {k}")
     request = RolloutRequest(
@@ -166,45 +155,6 @@ def regrade(samples_path: Path, benchmarks: Sequence[Benchmark], *, k: int | Non
     return EvaluationResult.from_sets([samples.summarise(k) for samples in stored])
 
 
-def _render(
-    tokenizer: PreTrainedTokenizerBase,
-    benchmarks: Sequence[Benchmark],
-    prompt_suffix: str | None,
-    chat_template_kwargs: Mapping[str, Any] | None,
-) -> list[list[Prompt]]:
-    """Prompts of each benchmark, under keys of the evaluation."""
-    if not benchmarks:
-        raise ValueError("expected at least one benchmark to evaluate, got none")
-    owners: dict[int, str] = {}
-    rendered = []
-    for benchmark in benchmarks:
-        rows = [
-            {"prompt": [{"role": "user", "content": text}] if benchmark.chat else text} for text in benchmark.prompts
-        ]
-        found = render_prompts(
-            rows,
-            tokenizer,
-            max_prompt_length=sys.maxsize,  # no problem may be left out
-            prompt_suffix=prompt_suffix,
-            chat_template_kwargs=chat_template_kwargs,
-        )
-        if found.rows != list(range(len(benchmark))):
-            missing = min(set(range(len(benchmark))) - set(found.rows))
-            raise ValueError(f"problem {missing} of benchmark {benchmark.name} has an empty prompt; give it a text")
-        prompts = []
-        for index, prompt in enumerate(found.prompts):
-            key = prompt_key(benchmark.name, index)
-            if key in owners:
-                raise ValueError(
-                    f"benchmarks {owners[key]} and {benchmark.name} share the prompt key {key}, so their samples "
-                    "would not be independent; rename one of them or evaluate them apart"
-                )
-            owners[key] = benchmark.name
-            prompts.append(Prompt(key=key, token_ids=prompt.token_ids))
-        rendered.append(prompts)
-    return rendered
-
-
 def _slice(benchmark: Benchmark, first: int, size: int) -> Benchmark:
     """Some problems of a benchmark."""
     last = first + size
@@ -255,7 +205,8 @@ def _shifted(progress: ProgressCallback | None, finished: int, num_rows: int) ->
 def _warn(result: SetResult, max_completion_length: int) -> None:
     if result.truncated > TRUNCATED_WARNING_SHARE:
         _logger.warning(
-            "%s: %.0f%% of the completions were cut at %d tokens; raise max_completion_length",
+            "%s: %.0f%% of the completions were cut at %d tokens; raise --max_new_tokens "
+            "(max_completion_length in Python)",
             result.name,
             100 * result.truncated,
             max_completion_length,

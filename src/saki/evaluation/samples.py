@@ -195,12 +195,19 @@ def read_samples(folder: Path, benchmark: str) -> SampleSet:
         benchmark: Name of the benchmark.
 
     Raises:
-        ValueError: If there is no such file, or if it does not hold N samples of every problem in order.
+        ValueError: If there is no such file, if it holds samples of another benchmark, or if it does not hold N
+            samples of every problem in order.
     """
     path = samples_file(folder, benchmark)
     if not path.is_file():
         raise ValueError(f"no samples of {benchmark} at {path}; expected a file that an evaluation wrote there")
-    return read_samples_file(path)
+    samples = read_samples_file(path)
+    if samples.benchmark != benchmark:
+        raise ValueError(
+            f"{path} holds samples of {samples.benchmark}, expected those of {benchmark}; put back the file that was "
+            "there, or delete it and evaluate again"
+        )
+    return samples
 
 
 def read_samples_file(path: Path) -> SampleSet:
@@ -215,18 +222,23 @@ def read_samples_file(path: Path) -> SampleSet:
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
-        raise ValueError(f"cannot read the samples in {path} ({str(error).splitlines()[0]}); evaluate again") from error
+        raise ValueError(
+            f"cannot read the samples in {path} ({str(error).splitlines()[0]}); delete that file and evaluate again"
+        ) from error
     columns = table.to_pydict()
     needed = [name for name in SCHEMA.names if name != "verdict"]  # files of older versions have none
     if not set(needed) <= set(columns):
-        raise ValueError(f"{path} holds the columns {sorted(columns)}, expected those of samples; evaluate again")
+        raise ValueError(
+            f"{path} holds the columns {sorted(columns)}, expected those of samples; delete that file and "
+            "evaluate again"
+        )
     num_samples = max(columns["sample_index"], default=-1) + 1
     problems = max(columns["problem_index"], default=-1) + 1
     grid = [(problem, sample) for problem in range(problems) for sample in range(num_samples)]
     if not grid or list(zip(columns["problem_index"], columns["sample_index"], strict=True)) != grid:
         raise ValueError(
             f"{path} does not hold the samples of every problem in order ({len(columns['problem_index'])} rows, "
-            f"{problems} problems, {num_samples} samples each); evaluate again"
+            f"{problems} problems, {num_samples} samples each); delete that file and evaluate again"
         )
     seconds = (table.schema.metadata or {}).get(_SECONDS)
     return SampleSet(

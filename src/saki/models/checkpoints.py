@@ -35,6 +35,8 @@ def check_folder(name: str) -> None:
         for config in ("config.json", "generation_config.json", "adapter_config.json", "tokenizer_config.json"):
             if (path / config).is_file():
                 _check_json(path / config)
+        if not _is_checkpoint(path) and _is_checkpoint(path / "model"):
+            raise ModelLoadError(f"{name!r} is the folder of a run, whose model is {str(path / 'model')!r}; give that")
         return
     if path.is_file():
         raise ModelLoadError(f"{name!r} is a file, expected a Hugging Face model folder; give the folder that holds it")
@@ -43,6 +45,12 @@ def check_folder(name: str) -> None:
         raise ModelLoadError(
             f"there is no checkpoint folder {name!r}; expected a Hugging Face model folder or a hub name"
         )
+
+
+def _is_checkpoint(folder: Path) -> bool:
+    """Whether a folder has the config of a model or an adapter, or a tokenizer."""
+    names = ("config.json", "adapter_config.json", *_TOKENIZER_FILES)
+    return any(next(folder.glob(name), None) for name in names)
 
 
 def check_weights(name: str, config_name: str, what: str) -> None:

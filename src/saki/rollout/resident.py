@@ -87,6 +87,12 @@ class ResidentEngine:
             if compiled and decoder is not None:
                 decoder.compile()
 
+    @property
+    def max_positions(self) -> int | None:
+        """Longest sequence that all models take (tokens), or None where none has a limit."""
+        limits = [d.max_positions for d in (self._student, self._teacher) if d is not None and d.max_positions]
+        return min(limits, default=None)
+
     def generate(
         self, prompts: Sequence[Prompt], request: RolloutRequest, progress: ProgressCallback | None = None
     ) -> RolloutBatch:
@@ -105,8 +111,7 @@ class ResidentEngine:
             ValueError: If a prompt does not fit the models, or the request needs a teacher that is not there.
             HalfSyncedError: If the last weight sync was not finished.
         """
-        limits = [d.max_positions for d in (self._student, self._teacher) if d is not None and d.max_positions]
-        check_request(prompts, request, self._student.vocab_size, min(limits, default=None))
+        check_request(prompts, request, self._student.vocab_size, self.max_positions)
         if self._teacher is None and (not request.student_only or request.score_teacher):
             raise ValueError(
                 "this engine has no teacher; ask for behavior='student' with score_teacher=False, or give it one"

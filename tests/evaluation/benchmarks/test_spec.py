@@ -95,12 +95,23 @@ def test_limit_takes_the_first_and_checks_the_whole_file(tmp_path):
         ({"problem": "1?"}, r"has no answer of mine: expected it in answer or reward_model.ground_truth"),
         ({"problem": " ", "answer": "1"}, "has no problem"),
         ({"problem": "1?", "answer": None}, "has no answer"),
+        ({"problem": "1?", "answer": {"a": 1}}, "row 0 of .* has the answer .*dict.*expected text, a finite number"),
+        ({"problem": "1?", "answer": float("nan")}, "row 0 of .* has the answer 'nan' .float."),
+        ({"problem": "1?", "answer": True}, "row 0 of .* has the answer 'True' .bool."),
+        ({"problem": "1?", "answer": ["1", None]}, "row 0 of .* has the answer 'None'"),
     ],
 )
 def test_missing_fields_are_named(tmp_path, row, sentence):
     write_jsonl(tmp_path, "mine.jsonl", [row])
     with pytest.raises(BenchmarkDataError, match=sentence):
         load_benchmark(spec(num_problems=1), None, data_dir=tmp_path)
+
+
+def test_lines_of_blanks_and_of_unicode_separators(tmp_path):
+    (tmp_path / "mine.jsonl").write_text(
+        '  \n{"problem": "1\u2028?", "answer": 1}\n \n{"problem": "2?", "answer": 2}\n'
+    )
+    assert load_benchmark(spec(), None, data_dir=tmp_path).answers == ("1", "2")
 
 
 def test_files_that_are_not_there_or_damaged(tmp_path):

@@ -20,6 +20,9 @@ from saki.evaluation.grading import boxes, last_box
         (r"\boxed{\boxed{7}}", "7"),
         (r"\fbox{8}", "8"),
         (r"\boxed {9}", "9"),
+        (r"\boxed{ 5\ }", "5"),
+        (r"\boxed{5 \ \ }", "5"),
+        ("\\boxed{5\\\\ }", "5\\\\"),  # a row break is no space
         ("the answer is 5", None),
         (r"\boxed{5", None),
         ("", None),

@@ -39,6 +39,12 @@ def test_only_the_last_box_counts_for_a_single_answer():
     assert grade_completion(r"\boxed{5} ... wait, \boxed{6}", "5") == "incorrect"
 
 
+def test_spaces_and_commas_of_three_digits_in_boxes():
+    assert grade_completion(r"\boxed{5\ }", "5") == "correct"
+    assert grade_completion(r"\boxed{101} and \boxed{103}", "101,103") == "correct"
+    assert grade_completion(r"\boxed{58} and \boxed{500}", "58,500") == "incorrect"
+
+
 def test_several_boxes_may_answer_a_question_with_several_answers():
     assert grade_completion(r"The roots are \boxed{1} and \boxed{-2}.", "1,-2") == "correct"
     assert grade_completion(r"\boxed{7}, no: \boxed{1} and \boxed{-2}.", "1,-2") == "incorrect"

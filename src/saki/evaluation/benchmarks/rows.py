@@ -55,7 +55,11 @@ def file_rows(path: Path) -> list[dict[str, Any]]:
         if path.suffix == ".parquet":
             return [dict(row) for row in pq.read_table(path).to_pylist()]
         text = path.read_text(encoding="utf-8")
-        rows = json.loads(text) if text.lstrip().startswith("[") else [json.loads(x) for x in text.splitlines() if x]
+        rows = (
+            json.loads(text)
+            if text.lstrip().startswith("[")
+            else [json.loads(x) for x in text.split("\n") if x.strip()]
+        )
     except (OSError, ValueError, pa.ArrowException) as error:
         reason = str(error).split("\n")[0]
         raise BenchmarkDataError(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 from saki.evaluation.benchmarks.base import Benchmark, GradeFunction, check_benchmark_name
 from saki.evaluation.benchmarks.rows import BenchmarkDataError, file_rows, find_file, hub_rows
 from saki.evaluation.grading import GradingPool
+from saki.types import check_number
 
 PROMPT_SUFFIX = " Please reason step by step, and put your final answer within \\boxed{}."
 """What stands behind every problem of these benchmarks unless the caller sets another suffix."""
@@ -44,7 +47,8 @@ class BenchmarkSpec:
         grade: Grader, or None for math-verify.
 
     Raises:
-        ValueError: If the name cannot name a file, or neither a hub id nor a file is given.
+        ValueError: If the name cannot name a file, if a field has another type, or if neither a hub id nor a file is
+            given.
     """
 
     name: str
@@ -63,6 +67,21 @@ class BenchmarkSpec:
 
     def __post_init__(self) -> None:
         check_benchmark_name(self.name)
+        for field in ("title", "hub_id", "split", "revision", "license", "path"):
+            value = getattr(self, field)
+            if not isinstance(value, str) and (value is not None or field in ("title", "split", "license")):
+                raise ValueError(f"{field} of benchmark {self.name} must be text, got {value!r}; put it in quotes")
+        for field in ("question_fields", "answer_fields", "file_names"):
+            value = getattr(self, field)
+            if not isinstance(value, tuple) or not all(isinstance(each, str) for each in value):
+                raise ValueError(f"{field} of benchmark {self.name} must be a list of texts, got {value!r}")
+        if self.num_problems is not None:
+            check_number(f"num_problems of benchmark {self.name}", self.num_problems, least=1, whole=True)
+        if not isinstance(self.reports_without_repair, bool):
+            raise ValueError(
+                f"reports_without_repair of benchmark {self.name} must be true or false, "
+                f"got {self.reports_without_repair!r}"
+            )
         if not self.hub_id and not self.path:
             raise ValueError(f"benchmark {self.name} has neither a hub_id nor a path; give one of them")
 
@@ -92,7 +111,8 @@ def load_benchmark(
         The benchmark. Its prompts go through the chat template where the tokenizer has one.
 
     Raises:
-        BenchmarkDataError: If the data are not there, have another size or lack a field.
+        BenchmarkDataError: If the data are not there, have another size, lack a field, or hold an answer that is
+            neither text nor a number.
     """
     if spec.path is not None:
         source: str | Path = Path(spec.path)
@@ -158,10 +178,18 @@ def _answer(row: Mapping[str, Any], spec: BenchmarkSpec, where: str) -> str:
     reward_model = row.get("reward_model")
     truth = reward_model.get("ground_truth") if isinstance(reward_model, Mapping) else None
     for value in (*(row.get(field) for field in spec.answer_fields), truth):
-        if isinstance(value, Sequence) and not isinstance(value, str):
-            value = ", ".join(map(str, value))
-        if value is not None and str(value).strip():
-            return str(value).strip()
+        if value is None:
+            continue
+        parts = list(value) if isinstance(value, Sequence) and not isinstance(value, str | bytes) else [value]
+        for part in parts:
+            number = isinstance(part, int | float | Decimal) and not isinstance(part, bool) and math.isfinite(part)
+            if not isinstance(part, str) and not number:
+                raise BenchmarkDataError(
+                    f"{where} has the answer {str(part)[:60]!r} ({type(part).__name__}), expected text, a finite "
+                    f"number or a list of them; mend the row, or name another field in answer_fields of {spec.name}"
+                )
+        if text := ", ".join(map(str, parts)).strip():
+            return text
     raise _missing("answer", (*spec.answer_fields, "reward_model.ground_truth"), row, spec, where)
 
 

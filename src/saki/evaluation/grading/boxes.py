@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+_MARGIN = re.compile(r"(?:\s|(?<!\\)\\\s)+\Z")
+"""Spaces at the end, the ones with a backslash among them, which would be left alone without its space."""
+
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 
 
@@ -42,4 +45,4 @@ def _balanced(text: str) -> Iterator[str]:
                 depth -= 1
             position += 1
         if not depth:
-            yield text[match.end() : position - 1].strip()
+            yield _MARGIN.sub("", text[match.end() : position - 1]).strip()

@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import product
 from typing import Any, Literal
 
 from saki.evaluation.grading.boxes import boxes
 from saki.evaluation.grading.exact_numbers import exact_number, same_number
-from saki.evaluation.grading.rewriting import has_e_notation, plain_words, rewrite
+from saki.evaluation.grading.rewriting import has_bare_comma, has_e_notation, plain_words, rewrite
 from saki.evaluation.grading.structure import Group, Leaf, Structure, num_answers, parse_structure, split_top_level
 
 Verdict = Literal["correct", "incorrect", "timeout", "unparsed"]
@@ -55,12 +56,12 @@ def grade_completion(completion: str, gold: str, *, e_notation: bool = True, tex
     if not found:
         return "unparsed"
     verdict = compare_answers(found[-1], gold, e_notation=e_notation, text_equality=text_equality)
-    if verdict != "correct" and len(set(found)) > 1:
-        wanted = parse_structure(rewrite(gold, e_notation=e_notation))
-        if num_answers(wanted) > 1:
-            together = " , ".join(dict.fromkeys(found))
-            if compare_answers(together, gold, e_notation=e_notation, text_equality=text_equality) == "correct":
-                return "correct"
+    if verdict == "correct" or len(set(found)) == 1:
+        return verdict
+    if any(num_answers(parse_structure(wanted)) > 1 for wanted in _gold_readings(gold, e_notation)):
+        together = " , ".join(dict.fromkeys(found))
+        if compare_answers(together, gold, e_notation=e_notation, text_equality=text_equality) == "correct":
+            return "correct"
     return verdict
 
 
@@ -73,24 +74,39 @@ def compare_answers(answer: str, gold: str, *, e_notation: bool = True, text_equ
         e_notation: See :func:`grade_completion`.
         text_equality: See :func:`grade_completion`.
     """
-    wanted = rewrite(gold, e_notation=e_notation)
-    readings = [rewrite(answer, e_notation=e_notation)]
-    if e_notation and has_e_notation(answer):
-        readings.append(rewrite(answer, e_notation=False))  # 2e-10 may also be Euler's number
+    golds, readings = _gold_readings(gold, e_notation), _answer_readings(answer, e_notation)
     if text_equality:
-        if any(_bare(reading) == _bare(wanted) for reading in readings):
+        if any(_bare(reading) == _bare(wanted) for reading in readings for wanted in golds):
             return "correct"
-        words = plain_words(wanted)
+        words = plain_words(golds[0])
         if words is not None:
             return "correct" if any(_words(reading) == words for reading in readings) else "incorrect"
     unparsed = False
-    for reading in readings:
+    for wanted, reading in product(golds, readings):
         try:
             if _same(parse_structure(wanted), parse_structure(reading)):
                 return "correct"
         except UnparsedError:
             unparsed = True
     return "unparsed" if unparsed else "incorrect"
+
+
+def _gold_readings(gold: str, e_notation: bool) -> list[str]:
+    """What the gold answer may mean: ``100,200`` is a number or a list, ``58,500`` is a number, ``58, 500`` a list."""
+    readings = [rewrite(gold, e_notation=e_notation)]
+    if has_bare_comma(gold, in_threes=True):
+        readings.append(rewrite(gold, e_notation=e_notation, thousands=False))
+    return readings
+
+
+def _answer_readings(answer: str, e_notation: bool) -> list[str]:
+    """What an answer may mean. The gold answer decides, so both readings of every comma are safe to try."""
+    readings = [rewrite(answer, e_notation=e_notation)]
+    if e_notation and has_e_notation(answer):
+        readings.append(rewrite(answer, e_notation=False))  # 2e-10 may also be Euler's number
+    if has_bare_comma(answer):
+        readings.append(rewrite(answer, e_notation=e_notation, thousands=False))
+    return readings
 
 
 def _bare(text: str) -> str:

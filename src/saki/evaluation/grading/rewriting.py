@@ -26,7 +26,12 @@ _UNICODE = {
 _SIZES = re.compile(r"\\(?:left|right|bigg?|Bigg?)[lrm]?(?![a-zA-Z])\s*\.?")
 _SPACES = re.compile(r"(?<!\\)\\[!,;:> ]|~|\\(?:quad|qquad|displaystyle|limits)(?![a-zA-Z])")
 _THOUSANDS = re.compile(r"(?<=\d)(?:,\s*\\!\s*|\{,\}\s*|\\,\s*|\\!\s*)(?=\d{3}(?!\d))")
-_PLAIN_THOUSANDS = re.compile(r"(?<![\d.,(\[{])\d{1,3}(?:,\d{3})+(?![\d,])")
+_PLAIN_THOUSANDS = re.compile(r"(?<![\d.,(\[{])\d{1,3}(?:,\d{3})+(?!\d|,\d)")
+_DOLLARS_BETWEEN = re.compile(r"(?<!\\)\$\s*([,;])\s*\$")
+_REPEATING = re.compile(
+    r"(?<![\w.])(\d*)\.(\d*)\s*\\(?:overline|bar|dot)\s*(?:\{\s*(\d+)\s*\}|(\d))(?!\s*(?:\d|\\dot))"
+)
+_IMAGINARY = re.compile(r"\\sqrt\s*(?:\{\s*-\s*1\s*\}|\(\s*-\s*1\s*\))")
 _E_NOTATION = re.compile(r"(?<![\w.\\])(\d+\.?\d*|\.\d+)[eE]([+-]?\d+)(?![\w.^])")
 _TEXT = r"\\(?:text|mbox|mathrm|textrm|textbf|textit|mathbf|textsf|mathsf|operatorname)"
 _CONNECTIVES = re.compile(_TEXT + r"\s*\{\s*,?\s*(?:and|or)\s*,?\s*\}|(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z])")
@@ -37,16 +42,18 @@ _ROOT = re.compile(r"(?<![a-zA-Z\\])(?:np\.)?sqrt\s*\(([^()]*)\)")
 _BRACELESS_FRACTION = re.compile(r"\\frac\s*(\d)\s*(\d)(?!\d)|\\frac\s*(\d)\s*\{|\\frac\s*(\{[^{}]*\})\s*(\d)")
 
 
-def rewrite(text: str, *, e_notation: bool = True) -> str:
+def rewrite(text: str, *, e_notation: bool = True, thousands: bool = True) -> str:
     r"""Remove typography that carries no meaning; write what math-verify misreads in another way.
 
     Dollars (delimiters and currency), sizes of brackets and thin spaces go; thousands separators in all their forms
     close up; ``\dfrac`` and the like become ``\frac``; connectives become commas; ``1e-5``, which math-verify reads
-    as e times 1 minus 5, becomes ``1 \times 10^{-5}``.
+    as e times 1 minus 5, becomes ``1 \times 10^{-5}``; ``0.\overline{3}`` becomes its fraction.
 
     Args:
         text: Content of a box, or a gold answer.
         e_notation: Whether e-notation is rewritten.
+        thousands: Whether a bare comma, as in ``100,200``, may separate thousands; else it is a list's. A comma
+            between two formulas (``$100$,$200$``) or before a space is a list's in any case.
 
     Returns:
         The answer as LaTeX without delimiters.
@@ -54,15 +61,19 @@ def rewrite(text: str, *, e_notation: bool = True) -> str:
     for character, latex in _UNICODE.items():
         text = text.replace(character, latex)
     text = _SIZES.sub("", text)
+    text = _DOLLARS_BETWEEN.sub(r"\1 ", text)
     text = text.replace(r"\$", "").replace("$", "")
     text = re.sub(r"\\[()\[\]]", "", text) if re.match(r"\s*\\[(\[]", text) else text
     text = _THOUSANDS.sub("", text)
     text = _SPACES.sub(" ", text)
-    text = _PLAIN_THOUSANDS.sub(lambda match: match[0].replace(",", ""), text)
+    if thousands:
+        text = _PLAIN_THOUSANDS.sub(lambda match: match[0].replace(",", ""), text)
     text = re.sub(r"\\[dtc]frac(?![a-zA-Z])", r"\\frac", text)
     text = _BRACELESS_FRACTION.sub(_with_braces, text)
+    text = _REPEATING.sub(_as_fraction, text)
     text = _CONNECTIVES.sub(" , ", text)
     text = _ROOT.sub(r"\\sqrt{\1}", _FUNCTION.sub(r"\\\1", text))
+    text = _IMAGINARY.sub(" i ", text)  # math-verify takes i for a variable
     # Math-verify reads E as Euler's number even where it has an index, and knows no symbols of sun and earth.
     text = re.sub(r"(?<![a-zA-Z\\])E\s*_", r"\\Xi_", text).replace(r"\odot", "o").replace(r"\oplus", "p")
     if e_notation:
@@ -89,6 +100,20 @@ def has_e_notation(text: str) -> bool:
     return _E_NOTATION.search(text) is not None
 
 
+def has_bare_comma(text: str, *, in_threes: bool = False) -> bool:
+    """Whether a comma could as well separate thousands as the numbers of a list, as in ``100,200``.
+
+    Args:
+        text: LaTeX or plain text.
+        in_threes: Whether to count only what is a likely list: one in which all groups have three digits. ``58,500``
+            is a number to whoever writes answers with care.
+    """
+    merged, listed = rewrite(text, e_notation=False), rewrite(text, e_notation=False, thousands=False)
+    if merged == listed:
+        return False
+    return not in_threes or all(match[0].index(",") == 3 for match in _PLAIN_THOUSANDS.finditer(listed))
+
+
 def plain_words(text: str) -> str | None:
     r"""The words of an answer in words, such as ``evelyn`` for ``\text{Evelyn}`` and ``c`` for ``\textbf{(C)}``.
 
@@ -104,6 +129,13 @@ def plain_words(text: str) -> str | None:
     if not words or not all(word.replace("-", "").isalpha() for word in words.split()):
         return None
     return words.lower() if len(words) > 1 or inner != text or "(" in text else None
+
+
+def _as_fraction(match: re.Match[str]) -> str:
+    """A decimal that repeats: the digits up to the end of the first period, less those before it, over 99...900...0."""
+    whole, fixed, period = match[1], match[2], match[3] or match[4]
+    top = int(whole + fixed + period) - int(whole + fixed or "0")
+    return rf"\frac{{{top}}}{{{'9' * len(period)}{'0' * len(fixed)}}}"
 
 
 def _with_braces(match: re.Match[str]) -> str:
