@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from saki.files import whole_folder
 from saki.models import PairSpec, plain_state
 from saki.rollout import EngineStats, RolloutEngine, ScoreResult, ServedModel, SyncReport, model_checksum
-from saki.rollout.pool import EnginePool, ray_pool
+from saki.rollout.pool import EnginePool, PoolError, ray_pool
 from saki.rollout.protocol import ProgressCallback
 from saki.training.engines import frozen_copy
 from saki.training.policy import base_model
@@ -98,6 +98,10 @@ def _source(model: Any, spec: PairSpec, dtype: torch.dtype | None, folder: Path)
     return ServedModel(folder=name, vocab_size=spec.vocab_size, dtype=str(dtype).removeprefix("torch."), device="auto")
 
 
+class PeerPoolError(PeerError, PoolError):
+    """The first rank's pool cannot go on; all ranks hear it at the same place."""
+
+
 class SharedPool:
     """One pool for all ranks of a run: the first asks it for the rows of all, and hands each its own.
 
@@ -120,7 +124,7 @@ class SharedPool:
 
         Raises:
             ValueError: On the first rank, if the ranks ask for different things or a prompt does not fit.
-            PeerError: On the others.
+            PeerError: On the others; a :class:`PeerPoolError` if the pool cannot go on.
         """
         batch = self._generate(prompts, request, progress)
         assert batch is not None
@@ -219,20 +223,20 @@ class SharedPool:
     def _from_first(self, parts: list[Any], error: Exception | None) -> Any:
         """Each rank's part of what the first has; all learn that it failed."""
         if error is not None:
-            told = f"{type(error).__name__}: {error}"
-            self._ranks.scatter([_Failure(told)] * self._ranks.size)
+            told = _Failure(f"{type(error).__name__}: {error}", isinstance(error, PoolError))
+            self._ranks.scatter([told] * self._ranks.size)
             raise error
         part = self._ranks.scatter(parts if self._ranks.is_first else None)
         if isinstance(part, _Failure):
-            raise PeerError(f"rank 0 failed: {part.what}")
+            raise (PeerPoolError if part.of_pool else PeerError)(f"rank 0 failed: {part.what}")
         return part
 
 
 class _Failure:
     """What the first rank sends instead of an answer."""
 
-    def __init__(self, what: str) -> None:
-        self.what = what
+    def __init__(self, what: str, of_pool: bool) -> None:
+        self.what, self.of_pool = what, of_pool
 
 
 def _num_rows(prompts: Sequence[Prompt], request: RolloutRequest) -> int:

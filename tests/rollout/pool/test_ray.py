@@ -13,11 +13,12 @@ import pytest
 pytest.importorskip("ray")
 
 from saki.models import plain_state, tiny_qwen3
-from saki.rollout import ResidentEngine, ServedModel
-from saki.rollout.pool import PoolError, PoolSettings, ray_pool
+from saki.rollout import ResidentEngine
+from saki.rollout.pool import PoolError, PoolSettings
 from saki.rollout.pool.ray_runtime import RayRuntime
 from tests.rollout.contract import STOPS, STUDENT, TEACHER, VOCAB, assert_same, check_engine
 from tests.rollout.pool.in_process import in_process_pool
+from tests.rollout.pool.on_ray import pid_of, pool_of
 from tests.rollout.pool.test_pool import MANY, asked
 from tests.rollout.served import tiny_decoder
 
@@ -32,18 +33,6 @@ def runtime():
     yield runtime
     runtime.close()
     assert not [process for process in processes if process.is_running() and process.status() != "zombie"]
-
-
-def pool_of(replicas, **settings):
-    def served(arguments):
-        return ServedModel(factory="tests.rollout.served:tiny_decoder", arguments=arguments)
-
-    values = {"cpus": 0.2, "unit_rows": 4, "bucket_bytes": 4096, "stall_timeout": 20.0, **settings}
-    return ray_pool(served(STUDENT), served(TEACHER), STOPS, PoolSettings(replicas=replicas, **values))
-
-
-def pid_of(pool, seat):
-    return pool._fleet.seats[seat].handle._place[1]
 
 
 def weights():

@@ -2,9 +2,10 @@
 
 from saki.rollout.pool.errors import ClosedPoolError, PoolError, ReplicaLostError, TooManyFailuresError
 from saki.rollout.pool.making import ray_pool
-from saki.rollout.pool.pool import EnginePool, PoolStats
+from saki.rollout.pool.pool import EnginePool
 from saki.rollout.pool.replica import Replica, ReplicaModels
 from saki.rollout.pool.settings import PoolSettings
+from saki.rollout.pool.stats import PoolStats
 
 __all__ = [
     "ClosedPoolError",

@@ -297,7 +297,7 @@ class Fleet:
         if counts.failures > self._settings.max_failures:
             raise TooManyFailuresError(
                 f"{counts.failures} replicas of the pool failed, max_failures is {self._settings.max_failures}; the "
-                f"last was {counts.causes[-1]}; files written so far are whole, so mend the cause and resume"
+                f"last was {counts.causes[-1]}; mend the cause, and go on from what was saved"
             ) from error
         logger.warning(
             "%s failed (%s) and is replaced%s; failure %d of at most %d",

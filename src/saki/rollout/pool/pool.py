@@ -8,7 +8,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from saki.rollout.pool.fleet import Fleet, Host, Script, Seat, Task
 from saki.rollout.pool.replica import ReplicaFacts, pack_batch, unpack_batch, unpack_scores
 from saki.rollout.pool.settings import PoolSettings
 from saki.rollout.pool.spool import Spool
+from saki.rollout.pool.stats import PoolStats
 from saki.rollout.pool.units import LengthForecast, cut_units, join_units
 from saki.rollout.protocol import EngineStats, ProgressCallback, ScoreResult, SyncReport
 from saki.rollout.rows import check_request
@@ -31,30 +32,6 @@ logger = logging.getLogger(__name__)
 
 SENDINGS = 3
 """Times that one bucket is sent to a replica before the way to it counts as broken."""
-
-
-@dataclass
-class PoolStats(EngineStats):
-    """Counters of a pool. Work that was lost with a replica is not counted.
-
-    ``seconds`` are those of the replicas, divided by their number: phases that run at the same time then add up to the
-    wall seconds at most.
-
-    Attributes:
-        units: Units rolled out.
-        failures: Replicas that failed and were replaced.
-        causes: What was wrong with each.
-        resent_buckets: Buckets that arrived damaged and were sent again.
-        sync_bytes: Bytes of weights sent, to each replica once.
-        sync_seconds: Wall seconds of syncs.
-    """
-
-    units: int = 0
-    failures: int = 0
-    causes: list[str] = field(default_factory=list)
-    resent_buckets: int = 0
-    sync_bytes: int = 0
-    sync_seconds: float = 0.0
 
 
 class EnginePool:
@@ -132,7 +109,7 @@ class EnginePool:
             def script(seat: Seat) -> Script:
                 packed, stats = yield "generate", (unit.prompts, request)
                 batches[index] = unpack_batch(packed)
-                self._count(stats)
+                self._stats.add(stats)
                 self._tell_halvings(seat, stats)
                 self._stats.units += 1
 
@@ -167,7 +144,7 @@ class EnginePool:
                 packed = pack_batch(batch.select(groups[index]))
                 logprobs, mode_ids, stats = yield "score", (packed, model)
                 parts[index] = unpack_scores(logprobs, mode_ids)
-                self._count(stats)
+                self._stats.add(stats)
                 self._tell_halvings(seat, stats)
 
             return Task(script, f"group {index + 1} of {len(groups)} to score")
@@ -227,7 +204,7 @@ class EnginePool:
         seconds = time.perf_counter() - begin
         self._stats.sync_bytes += num_bytes
         self._stats.sync_seconds += seconds
-        logger.info(
+        logger.debug(  # the trainer logs both figures with every step
             "weights of version %d: %.1f MB to %d replicas in %.2f s", version, num_bytes / 1e6, len(taking), seconds
         )
         return replace(self._reports[0], seconds=seconds, num_bytes=num_bytes)
@@ -330,13 +307,8 @@ class EnginePool:
 
     def stats(self) -> PoolStats:
         """Counters since the pool was made (a copy)."""
-        count = self.settings.replicas
-        return replace(
-            self._stats,
-            failures=self._fleet.counts.failures,
-            causes=list(self._fleet.counts.causes),
-            seconds={name: value / count for name, value in self._stats.seconds.items()},
-        )
+        counts = self._fleet.counts
+        return self._stats.told(self.settings.replicas, counts.failures, counts.causes)
 
     @property
     def facts(self) -> ReplicaFacts:
@@ -349,13 +321,6 @@ class EnginePool:
         if self._release.alive:
             self._spool.close()
         self._release()
-
-    def _count(self, stats: EngineStats) -> None:
-        for entry in fields(EngineStats):
-            if entry.name != "seconds":
-                setattr(self._stats, entry.name, getattr(self._stats, entry.name) + getattr(stats, entry.name))
-        for name, value in stats.seconds.items():
-            self._stats.seconds[name] = self._stats.seconds.get(name, 0.0) + value
 
     @staticmethod
     def _tell_halvings(seat: Seat, stats: EngineStats) -> None:
