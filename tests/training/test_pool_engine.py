@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 import queue
 import signal
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
 
+pytest.importorskip("ray")  # the choice of this engine is refused without it
+
+from saki.cli.main import main
 from saki.lab import student_path, teacher_path, training_problems
 from saki.models import tiny_qwen3
 from saki.rollout import read_rollouts
@@ -26,6 +31,7 @@ from tests.rollout.served import tiny_decoder
 from tests.tiny import tiny_trainer
 
 STEPS = 3
+ROOT = Path(__file__).parents[2]
 
 
 def lab_trainer(folder, **options):
@@ -128,6 +134,35 @@ def test_too_many_failures_save_what_is_trained_and_a_resumed_run_is_the_same(ho
     trainer = lab_trainer(tmp_path / "run")
     trainer.train(resume_from_checkpoint=True)
     assert_same_run(outcome(tmp_path / "run", trainer), calm)
+
+
+LAB = ["train", "configs/lab.yaml", "--max_steps", "2", "--prompts_per_step", "2", "--num_generations", "2"]
+LAB += ["--per_device_train_batch_size", "4", "--max_completion_length", "8", "--report_to", "none", "--engine", "pool"]
+
+
+def test_the_command_ends_with_one_sentence_and_a_checkpoint_and_goes_on(hosts, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    _, faults = hosts
+    faults[1, "generate", 2] = "die"
+    words = [*LAB, "--out", str(tmp_path / "run")]
+    assert main([*words, "--pool_max_failures", "0"]) == 1
+    error = capsys.readouterr().err.strip().splitlines()
+    assert "max_failures is 0" in error[-1]
+    assert "process is gone" in error[-1]
+    assert "Traceback" not in "".join(error)
+    assert [path.name for path in list_checkpoints(tmp_path / "run" / "checkpoints")] == ["checkpoint-1"]
+    assert main([*words, "--resume"]) == 0
+    assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
+
+
+def test_without_ray_the_command_says_what_to_install(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert main([*LAB, "--out", str(tmp_path / "run")]) == 2
+    error = capsys.readouterr().err
+    assert "needs ray; install it with: pip install 'saki[ray]'" in error
+    assert len(error.strip().splitlines()) == 1
+    assert not (tmp_path / "run").exists()
 
 
 def test_models_without_a_name_are_written_for_the_replicas(hosts, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 from saki.rollout.pool.settings import PoolSettings
@@ -92,6 +93,8 @@ class PoolOptions:
         if self.engine not in ("resident", "pool"):
             raise ValueError(f"engine must be resident or pool, got {self.engine!r}")
         if self.engine == "pool":
+            if find_spec("ray") is None:
+                raise ValueError("engine is pool, which needs ray; install it with: pip install 'saki[ray]'")
             self.pool_settings(batch_rows=batch_rows, on_gpu=False)
             return
         given = [

@@ -27,7 +27,6 @@ from saki.training.checkpoint import (
     write_manifest,
 )
 
-
 logger = logging.getLogger(__name__)
 
 
@@ -85,6 +84,7 @@ class WholeCheckpoints(Trainer):
     def _save_finished_steps(self) -> None:
         """Save what is trained, where rollouts have come to an end: between two steps, and on all ranks alike."""
         if self.state.global_step:
+            assert isinstance(self.model, nn.Module)
             self._save_checkpoint(self.model, None)
             logger.warning("steps up to %d are saved; --resume goes on from there", self.state.global_step)
 

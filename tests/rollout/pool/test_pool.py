@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 
 import pytest
 import torch
@@ -220,6 +221,37 @@ def test_buckets_hold_no_more_than_they_may_and_large_weights_are_spread():
     largest = max(tensor.numel() * 8 for _, tensor in weights())
     assert largest > 2000
     assert report.checksum == model_checksum(weights())
+
+
+def test_one_bucket_is_under_way_at_a_time():
+    pool, host = in_process_pool(replicas=2, bucket_bytes=1000)
+    sent, alive = [], []
+
+    def share(bucket):
+        sent.append(weakref.ref(bucket))
+        alive.append(sum(other() is not None for other in sent))
+        return bucket
+
+    host.share = share
+    for handle in host.hired:
+        handle.start = forgetting(handle)
+    pool.sync_student(iter(weights()), 1)
+    assert len(sent) > 20
+    assert max(alive) <= 2  # the one that is made, and the one before it
+
+
+def forgetting(handle):
+    """Starts calls without keeping the arguments once they are answered, as a process that is elsewhere."""
+    start, result = handle.start, handle.result
+
+    def answer():
+        try:
+            return result()
+        finally:
+            handle.arguments = ()
+
+    handle.result = answer
+    return start
 
 
 def test_folders_that_differ_between_machines_are_refused():
