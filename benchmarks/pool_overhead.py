@@ -3,11 +3,15 @@
     python benchmarks/pool_overhead.py                   # three minutes on two cores
     python benchmarks/pool_overhead.py --repeats 1 --prompts 4 --sync_hidden 64    # the same steps, quickly
 
-One JSON line for each part; arms alternate, figures are medians. The arms of the rollout, on the lab's pair:
+One JSON line for each part; arms alternate, figures are medians, an overhead is the median of the ratios within each
+round. The arms of the rollout, on the lab's pair:
 
     bare     a resident engine asked for the whole request, 64 rows at once
     units    the same engine asked for the pool's units, one after the other
     pool     one replica behind Ray
+
+`pool` and `units` do the same forwards: their ratio is what processes, messages and scheduling cost. `pool` over `bare`
+holds the price of cutting as well: every unit has a tail in which few rows are left.
 
 Processor seconds are those of this process and, for the pool, of the replica's; they tell more than wall seconds where
 others use the machine.
@@ -53,20 +57,42 @@ def measured(action: Callable[[], Any], pids: tuple[int, ...]) -> tuple[float, f
     return time.perf_counter() - wall, sum(map(process_seconds, pids)) - processor
 
 
-def alternate(arms: dict[str, tuple[Callable[[], Any], tuple[int, ...]]], repeats: int) -> dict[str, dict[str, float]]:
-    """Medians of each arm, after one round to warm up."""
-    rounds: dict[str, list[tuple[float, float]]] = {name: [] for name in arms}
+Rounds = dict[str, list[tuple[float, float]]]
+
+
+def alternate(arms: dict[str, tuple[Callable[[], Any], tuple[int, ...]]], repeats: int) -> Rounds:
+    """Wall and processor seconds of each arm in each round, after one to warm up; every round begins with another."""
+    rounds: Rounds = {name: [] for name in arms}
+    names = list(arms)
     for turn in range(repeats + 1):
-        for name, (action, pids) in arms.items():
-            found = measured(action, pids)
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            found = measured(*arms[name])
             if turn:
                 rounds[name].append(found)
+    return rounds
+
+
+def medians(rounds: Rounds) -> dict[str, dict[str, float]]:
+    """Of each arm."""
     return {
         name: {
-            "wall_s": round(statistics.median(wall for wall, _ in values), 4),
-            "processor_s": round(statistics.median(processor for _, processor in values), 4),
+            kind: round(statistics.median(values[place] for values in found), 4)
+            for place, kind in enumerate(("wall_s", "processor_s"))
         }
-        for name, values in rounds.items()
+        for name, found in rounds.items()
+    }
+
+
+def overhead(rounds: Rounds, base: str) -> dict[str, float]:
+    """The median over rounds of what the pool took beyond another arm in the same round, as a share of that."""
+    return {
+        f"pool_over_{base}_{kind}": round(
+            statistics.median(
+                pool[place] / other[place] - 1 for pool, other in zip(rounds["pool"], rounds[base], strict=True)
+            ),
+            4,
+        )
+        for place, kind in enumerate(("wall", "processor"))
     }
 
 
@@ -97,13 +123,9 @@ def rollout(arguments: argparse.Namespace) -> None:
     )
     tokens = bare.generate(prompts, request).num_valid_tokens
     pool.close()
-    overhead = {
-        f"pool_over_{base}_{kind}": round(found["pool"][f"{kind}_s"] / found[base][f"{kind}_s"] - 1, 4)
-        for base in ("bare", "units")
-        for kind in ("wall", "processor")
-    }
     facts = {"rows": 8 * len(prompts), "units": len(units), "tokens": tokens, "repeats": arguments.repeats}
-    print(json.dumps({"part": "rollout", **facts, "arms": found, **overhead}), flush=True)
+    line = {"part": "rollout", **facts, "arms": medians(found)}
+    print(json.dumps({**line, **overhead(found, "bare"), **overhead(found, "units")}), flush=True)
 
 
 def sync(arguments: argparse.Namespace) -> None:
@@ -132,7 +154,7 @@ def sync(arguments: argparse.Namespace) -> None:
         arms = {"within_process": (send(lambda w, v: sync_decoder(bare, iter(w), v)), (os.getpid(),))}
         for count, pool in pools.items():
             arms[f"pool_{count}"] = (send(pool.sync_student), pids_of(pool))
-        found = alternate(arms, arguments.repeats)
+        found = medians(alternate(arms, arguments.repeats))
         megabytes = pools[1].sync_student(weights[0], next(versions)).num_bytes / 1e6
         for pool in pools.values():
             pool.close()
@@ -143,6 +165,7 @@ def sync(arguments: argparse.Namespace) -> None:
 def main() -> None:
     """Both parts on one Ray runtime."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", choices=("both", "rollout", "sync"), default="both")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--prompts", type=int, default=32)
     parser.add_argument("--unit_rows", type=int, default=128)
@@ -151,8 +174,10 @@ def main() -> None:
     torch.set_num_threads(1)
     runtime = RayRuntime(PoolSettings(replicas=3))
     try:
-        rollout(arguments)
-        sync(arguments)
+        if arguments.part != "sync":
+            rollout(arguments)
+        if arguments.part != "rollout":
+            sync(arguments)
     finally:
         runtime.close()
 

@@ -276,6 +276,19 @@ def test_a_model_that_cannot_be_loaded_is_a_mistake_of_the_caller():
     assert host.closed
 
 
+def test_code_that_lies_in_a_model_folder_is_not_run(tmp_path):
+    from saki.rollout import ServedModel
+    from saki.rollout.pool import Replica, ReplicaModels
+
+    (tmp_path / "config.json").write_text(
+        '{"model_type": "mine", "auto_map": {"AutoConfig": "mine.C", "AutoModelForCausalLM": "mine.M"}}'
+    )
+    (tmp_path / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    with pytest.raises(ValueError, match="trust_remote_code"):
+        Replica(ReplicaModels(ServedModel(str(tmp_path), VOCAB), None, STOPS, 4, 1, {})).load()
+    assert not (tmp_path / "ran").exists()
+
+
 def test_without_a_teacher():
     pool, _ = in_process_pool(teacher=None)
     alone_asked = request(behavior="student", score_teacher=False)
