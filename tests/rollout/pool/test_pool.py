@@ -7,6 +7,7 @@ import weakref
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from saki.models import plain_state, tiny_qwen3
 from saki.rollout import ResidentEngine, WeightSyncError, model_checksum
@@ -283,6 +284,7 @@ def test_code_that_lies_in_a_model_folder_is_not_run(tmp_path):
     (tmp_path / "config.json").write_text(
         '{"model_type": "mine", "auto_map": {"AutoConfig": "mine.C", "AutoModelForCausalLM": "mine.M"}}'
     )
+    save_file({"weight": torch.zeros(1)}, tmp_path / "model.safetensors")
     (tmp_path / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     with pytest.raises(ValueError, match="trust_remote_code"):
         Replica(ReplicaModels(ServedModel(str(tmp_path), VOCAB), None, STOPS, 4, 1, {})).load()
