@@ -23,6 +23,32 @@ def test_the_advice_is_a_command_line_that_fits(capsys):
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["fits"]
 
 
+def test_a_file_with_a_pool_is_planned_as_it_will_run(capsys, tmp_path):
+    file = tmp_path / "run.yaml"
+    pair = "method: saki\nmodel: qwen3-1.7b\nteacher_model: qwen3-4b\n"
+    file.write_text(f"{pair}engine: pool\npool_replicas: 3\npool_devices: 5,6,7\n")
+    words = [str(file), "--device", "h100", "--num_devices", "8", "--json"]
+    assert main(["plan", *words]) == 0
+    own = json.loads(capsys.readouterr().out.splitlines()[-1])
+    file.write_text(pair)
+    assert main(["plan", *words, "--layout", "split", "--engine_devices", "3"]) == 0
+    assert own == json.loads(capsys.readouterr().out.splitlines()[-1])
+    # On the trainer's devices there is a process beside the trainer, and what one has freed the other cannot take.
+    file.write_text(f"{pair}engine: pool\npool_replicas: 8\n")
+    assert main(["plan", *words]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    items = [float(line.split()[-1]) for line in lines if line.startswith("  ") and "peak" not in line]
+    told = next(line for line in lines if line.startswith("replicas of a pool"))
+    assert float(told.split()[-3]) == pytest.approx(sum(items), abs=0.1)
+
+
+def test_a_file_without_a_model_is_told(capsys, tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text("method: trb\n")
+    assert main(["plan", str(file)]) == 2
+    assert "saki plan needs --model" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

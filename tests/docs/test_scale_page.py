@@ -31,8 +31,37 @@ def test_commands_parse(line, monkeypatch, tmp_path):
     importlib.import_module(f"saki.cli.{name}").parser().parse(words)
 
 
+PLANS = [line for line in TEXT.splitlines() if line.startswith("    saki plan ")]
+RAY = [line for line in TEXT.splitlines() if line.startswith("    ray start ")]
+
+
+@pytest.mark.parametrize("line", PLANS)
+def test_plans_parse(line, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    importlib.import_module("saki.cli.plan").parser().parse(shlex.split(line)[2:])
+
+
+@pytest.mark.parametrize("line", RAY)
+def test_ray_knows_its_options(line):
+    scripts = pytest.importorskip("ray.scripts.scripts")
+    assert scripts.start.make_context("start", shlex.split(line)[2:]).params["head"] == ("--head" in line)
+
+
+def test_every_setting_and_default_is_the_pools():
+    from saki.training.pool_options import PoolOptions
+
+    names = set(re.findall(r"(?:`|--)(pool_\w+)", TEXT))
+    options = PoolOptions()
+    assert names
+    assert names <= vars(options).keys()
+    assert f"`pool_bucket_mb` ({options.pool_bucket_mb} MiB)" in TEXT
+    assert f"`pool_max_failures` ({options.pool_max_failures})" in TEXT
+    assert options.pool_settings(batch_rows=64, on_gpu=False).unit_rows == 2 * 64
+
+
 def test_what_it_names_is_there():
-    assert len(LINES) == 3
+    assert len(LINES) == 5
+    assert len(PLANS) == len(RAY) == 2
     for path in re.findall(r"(?:configs|tests)/[\w./]+\.(?:yaml|py)", TEXT):
         assert (ROOT / path).is_file(), path
 

@@ -95,9 +95,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _says_all(error: Exception, name: str) -> str | None:
     """The sentence of an error that comes from outside the program, so that a traceback would tell nothing more."""
     from saki.files import DiskFullError, disk_is_full
+    from saki.rollout.pool.errors import PoolError
     from saki.training import TrainingDivergedError
 
-    if isinstance(error, TrainingDivergedError):
+    if isinstance(error, (TrainingDivergedError, PoolError)):
         return str(error)
     if not disk_is_full(error):
         return None

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from saki.cli.console import fresh_folder, print_json
-from saki.config import CommandParser
+from saki.config import CommandParser, UsageError
 from saki.config.commands import CommonArguments, TrainArguments
 from saki.config.planning import PlanArguments
 from saki.config.sources import model_path
@@ -31,11 +31,20 @@ def run(argv: Sequence[str]) -> int:
     options = parser()
     common, args = options.parse(argv)
     training = options.set_aside
+    for name in ("model", "teacher_model"):
+        if getattr(args, name) is None:  # as a file of saki train may leave it to its command line
+            raise UsageError(f"saki plan needs --{name}, as the file names none")
     if args.prompt_length is None:
         args.prompt_length = training.get("max_prompt_length") or PROMPT_LENGTH
     folder = fresh_folder(common.out, "saki plan") if common.out else None
+    pool = training.get("engine") == "pool"
+    if pool and training.get("pool_devices"):  # GPUs of their own, so the trainer's are others
+        args.layout, args.engine_devices = "split", len(str(training["pool_devices"]).split(","))
     plan = make_plan(_request(args))
     text = describe(plan)
+    if pool and plan.request.layout == "colocated":
+        both = sum(item.num_bytes for item in plan.memory[0].items) / 1e9
+        text += f"\nreplicas of a pool do not share the trainer's memory: on the same devices up to {both:.1f} GB each"
     if "method" in training and get_method(training["method"], training.get("method_options")).behavior == "student":
         time = plan.time
         seconds = time.student_only_s + time.update_s + time.sync_s

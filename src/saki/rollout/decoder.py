@@ -35,8 +35,16 @@ class DecoderCache(Protocol):
         ...
 
 
+HALF_SYNCED = -2
+"""Version of weights that a sync has begun to replace and not finished."""
+
+
 class StaleCacheError(RuntimeError):
     """A cache filled by other weights was offered to a decoder."""
+
+
+class HalfSyncedError(RuntimeError):
+    """A decoder was asked for logits while it holds weights of two versions."""
 
 
 class Decoder(Protocol):
@@ -254,6 +262,15 @@ class TableDecoder:
 
 
 def refuse_stale(cache: DecoderCache, version: int) -> None:
-    """Raise :class:`StaleCacheError` unless the cache was filled by the weights of this version."""
+    """Refuse a cache that other weights have filled, and weights of two versions.
+
+    Raises:
+        StaleCacheError: If the cache is of another version.
+        HalfSyncedError: If a sync has begun and not finished.
+    """
+    if version == HALF_SYNCED:
+        raise HalfSyncedError(
+            "a weight sync was begun and not finished, so the model holds weights of two versions; sync again"
+        )
     if cache.version != version:
         raise StaleCacheError(f"the cache was filled by weights of version {cache.version}, the model is at {version}")

@@ -299,4 +299,5 @@ class RemoteDecoder:
             raise self._with_obituary(error) from error
         self.ledger.requests += 1
         self.version = int(facts["version"])
-        return SyncReport(self.version, facts["checksum"], facts["probe_change"], time.perf_counter() - begin)
+        seconds = time.perf_counter() - begin
+        return SyncReport(self.version, facts["checksum"], facts["probe_change"], seconds, facts["num_bytes"])

@@ -253,6 +253,7 @@ class ModelServer:
             "checksum": report.checksum,
             "probe_change": report.probe_change,
             "forwards_seconds": report.seconds,
+            "num_bytes": report.num_bytes,
         }, {}
 
     def _checksum(self, fields: dict[str, Any], arrays: dict[str, Tensor]) -> _Answer:

@@ -38,12 +38,14 @@ class SyncReport:
         checksum: Checksum of the engine's student tensors after the sync (hex).
         probe_change: Largest change in nats of the log-probs of a fixed probe prefix across the sync.
         seconds: Wall seconds.
+        num_bytes: Bytes of the weights, in the engine's dtype.
     """
 
     version: int
     checksum: str
     probe_change: float
     seconds: float
+    num_bytes: int = 0
 
 
 @dataclass
@@ -59,6 +61,7 @@ class EngineStats:
         prefill_positions: Prompt positions, padding included, that went through the two models.
         teacher_score_forwards: Teacher forwards of :meth:`RolloutEngine.score`.
         empty_residuals: Rejections without positive residual weight, where the proposal was kept.
+        halvings: Times that memory ran out and work began again with half the rows at once.
         seconds: Split of the time by phase: prefill, draft, verify, bridge (with the coupling), score, rest.
     """
 
@@ -70,6 +73,7 @@ class EngineStats:
     prefill_positions: int = 0
     teacher_score_forwards: int = 0
     empty_residuals: int = 0
+    halvings: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
 
 

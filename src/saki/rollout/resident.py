@@ -11,7 +11,8 @@ from torch import Tensor
 
 from saki.rollout.block_size import BlockSizer
 from saki.rollout.clock import PhaseClock
-from saki.rollout.decoder import Decoder
+from saki.rollout.decoder import HALF_SYNCED, Decoder, HalfSyncedError
+from saki.rollout.memory import with_half_until_it_fits
 from saki.rollout.protocol import EngineStats, ProgressCallback, ScoreResult, SyncReport
 from saki.rollout.rows import Row, check_request, expand_rows, row_slots
 from saki.rollout.scoring import join_scores, score_rows
@@ -32,7 +33,8 @@ class ResidentEngine:
         teacher: Decoder that verifies and scores, in a dtype and on a device of its own. None allows student-only
             rollouts without scores.
         stop_token_ids: Ids that end a completion; a committed one is its last valid position.
-        max_batch_rows: Most rows that roll out together; a row that ends makes room for the next.
+        max_batch_rows: Most rows that roll out together; a row that ends makes room for the next. When memory runs out
+            the request begins again with half as many, and so do later ones; a warning says so.
         prefill_chunk: Prompt positions per prefill forward.
         refill: Whether freed slots are refilled at once (continuous batching); off, rows go in fixed groups.
         compiled: Whether decoding forwards and the bridge's passes over float32 rows are fused by ``torch.compile``;
@@ -107,36 +109,46 @@ class ResidentEngine:
 
         Raises:
             ValueError: If a prompt does not fit the models, or the request needs a teacher that is not there.
+            HalfSyncedError: If the last weight sync was not finished.
         """
         check_request(prompts, request, self._student.vocab_size, self.max_positions)
         if self._teacher is None and (not request.student_only or request.score_teacher):
             raise ValueError(
                 "this engine has no teacher; ask for behavior='student' with score_teacher=False, or give it one"
             )
+        if self._student.version == HALF_SYNCED:
+            raise HalfSyncedError("the last weight sync was not finished; sync again before the next rollout")
         rows = expand_rows(prompts, request.num_generations)
-        finished = 0
+        told = 0
 
-        def on_finished(count: int) -> None:
-            nonlocal finished
-            finished += count
-            if progress is not None and count:
-                progress(finished, len(rows))
+        def attempt(slots: int) -> RolloutBatch:
+            finished = 0
 
-        unit = self.unit_type(
-            self._student,
-            self._teacher,
-            self._stop_ids,
-            rows,
-            request,
-            self._stats,
-            self._clock,
-            self._prefill_chunk,
-            self._num_slots(rows, request),
-            self._refill,
-            self._compiled,
-            self._block_sizer(request),
-        )
-        batch = unit.run(on_finished)
+            def on_finished(count: int) -> None:
+                nonlocal finished, told
+                finished += count
+                if progress is not None and finished > told:  # an attempt that ran out of memory may have told more
+                    told = finished
+                    progress(finished, len(rows))
+
+            unit = self.unit_type(
+                self._student,
+                self._teacher,
+                self._stop_ids,
+                rows,
+                request,
+                self._stats,
+                self._clock,
+                self._prefill_chunk,
+                slots,
+                self._refill,
+                self._compiled,
+                self._block_sizer(request),
+            )
+            return unit.run(on_finished)
+
+        slots = min(self._num_slots(rows, request), len(rows))
+        batch = with_half_until_it_fits(f"a rollout of {len(rows)} rows", slots, attempt, self._admit_at_most)
         if request.student_only and request.score_teacher:
             scores = self.score(batch)
             batch = replace(
@@ -147,6 +159,11 @@ class ResidentEngine:
                 mode_teacher_logprobs=scores.mode_logprobs,
             )
         return batch
+
+    def _admit_at_most(self, rows: int) -> None:
+        """Remember that memory ran out with more rows at once."""
+        self._max_batch_rows = rows
+        self._stats.halvings += 1
 
     def _block_sizer(self, request: RolloutRequest) -> BlockSizer | None:
         if self._teacher_weight is None or request.student_only:
@@ -181,16 +198,21 @@ class ResidentEngine:
         decoder = self._student if model == "student" else self._teacher
         if decoder is None:
             raise ValueError("this engine has no teacher to score with")
-        parts = []
-        with self._clock.phase("score"):
-            for begin in range(0, len(batch), self._max_batch_rows):
-                rows = range(begin, min(begin + self._max_batch_rows, len(batch)))
-                part, forwards = score_rows(decoder, batch.select(rows))
+
+        def attempt(rows_at_once: int) -> list[ScoreResult]:
+            parts = []
+            for begin in range(0, len(batch), rows_at_once):
+                part, forwards = score_rows(decoder, batch.select(range(len(batch))[begin : begin + rows_at_once]))
                 parts.append(part)
                 if model == "teacher":
                     self._stats.teacher_score_forwards += forwards
                 else:
                     self._stats.student_forwards += forwards
+            return parts
+
+        with self._clock.phase("score"):
+            rows = min(self._max_batch_rows, len(batch))
+            parts = with_half_until_it_fits(f"scoring {len(batch)} rows", rows, attempt, self._admit_at_most)
         return join_scores(parts, batch.student_logprobs)
 
     def sync_student(self, weights: Iterable[tuple[str, Tensor]], version: int) -> SyncReport:

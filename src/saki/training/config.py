@@ -15,6 +15,7 @@ from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK,
 from saki.methods import get_method
 from saki.objectives import radius_schedule
 from saki.training.launch import check_launch
+from saki.training.pool_options import PoolOptions
 from saki.training.publishing import check_hub_strategy
 from saki.types import ExactOptions, check_number, unknown_option
 
@@ -22,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class SakiConfig(TrainingArguments, ExactOptions):
+class SakiConfig(TrainingArguments, PoolOptions, ExactOptions):
     """Arguments of a distillation run: the library's ``TrainingArguments`` and the fields below.
 
     Defaults are the paper's (Table 5): 64 prompts with 8 completions a step, constant learning rate 1e-6, AdamW with
@@ -126,6 +127,7 @@ class SakiConfig(TrainingArguments, ExactOptions):
         ):
             check_number(name, getattr(self, name), least=least, whole=True)
         self._check_numbers()
+        self.check_engine(self.rollout_batch_rows)
         if self.rollout_dtype not in ("auto", "float32", "bfloat16", "float64"):
             raise ValueError(f"rollout_dtype must be auto, float32, float64 or bfloat16, got {self.rollout_dtype!r}")
         if self.remove_unused_columns or self.logging_nan_inf_filter:

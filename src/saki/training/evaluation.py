@@ -10,6 +10,7 @@ from saki.functional import request_seed
 from saki.rollout import RolloutEngine
 from saki.training.config import SakiConfig
 from saki.training.metrics import MetricSums
+from saki.training.pool_engine import SharedPool
 from saki.training.ranks import Ranks
 from saki.types import Prompt, RolloutBatch, RolloutRequest
 
@@ -56,6 +57,8 @@ def evaluate_student(
             if grade is not None:
                 correct = sum(grade(batch, row) for row in range(len(batch)))
                 sums.add(f"{prefix}/mean_at_{args.eval_num_generations}", correct, len(batch))
+        elif isinstance(engine, SharedPool):
+            engine.take_part(request)
         sums.maximum(f"{prefix}/seconds", time.perf_counter() - begin)
     metrics = sums.take(ranks)
     return {f"{prefix}_loss": metrics.setdefault(f"{prefix}/kl_to_teacher", math.nan), **metrics}

@@ -52,6 +52,21 @@ class Ranks:
         self.waited += time.perf_counter() - begin
         return values  # type: ignore[return-value]  # every place is filled by now
 
+    def scatter(self, values: list[Value] | None) -> Value:
+        """Each rank's own value out of those that the first rank has.
+
+        Args:
+            values: On the first rank one a rank, to be pickled; None on the others.
+        """
+        if self.size == 1:
+            assert values is not None
+            return values[0]
+        begin = time.perf_counter()
+        own: list[Value | None] = [None]
+        torch.distributed.scatter_object_list(own, values, src=0)
+        self.waited += time.perf_counter() - begin
+        return own[0]  # type: ignore[return-value]  # filled by now
+
     @contextmanager
     def together(self) -> Iterator[None]:
         """A block that all ranks leave by an error if one of them does: nobody waits for a rank that has gone.

@@ -86,6 +86,7 @@ class StepRollouts:
                     pass
         self.synced_version = version
         self._sums.set("sync/probe_change", self.last_sync.probe_change)
+        self._sums.set("sync/megabytes", self.last_sync.num_bytes / 1e6)
 
     def request(self, step: int) -> RolloutRequest:
         """What an optimizer step (1-based) asks for."""

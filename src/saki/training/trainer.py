@@ -25,6 +25,7 @@ from saki.training.launch import check_launched, use_float32_reductions
 from saki.training.loss import method_parts
 from saki.training.metrics import MetricSums
 from saki.training.model_card import ModelCard, RunNames
+from saki.training.pool_engine import pool_engine
 from saki.training.probing import ProbeCallback, load_probe
 from saki.training.publishing import Publishing
 from saki.training.ranks import Ranks
@@ -136,16 +137,7 @@ class SakiTrainer(Publishing, WholeCheckpoints):
         self._console = ConsoleCallback()
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(self._console)
-        self.engine: RolloutEngine = engine or resident_engine(
-            student,
-            teacher,
-            self.pair,
-            dtype=self._rollout_dtype(),
-            device=args.device,
-            max_batch_rows=args.rollout_batch_rows,
-            compiled=args.compile_rollout,
-            adaptive_block_size=args.adaptive_block_size,
-        )
+        self.engine: RolloutEngine = engine or self._own_engine(student, teacher)
         self.rollouts = StepRollouts(
             self.engine, self.method, self.prompts.prompts, args, self._sums, self.ranks, self._clock
         )
@@ -317,6 +309,19 @@ class SakiTrainer(Publishing, WholeCheckpoints):
     @property
     def _pad_token_id(self) -> int:
         return self.pair.pad_token_id
+
+    def _own_engine(self, student: nn.Module, teacher: nn.Module) -> RolloutEngine:
+        args = self._args
+        shared: dict[str, Any] = {
+            "dtype": self._rollout_dtype(),
+            "device": args.device,
+            "max_batch_rows": args.rollout_batch_rows,
+            "compiled": args.compile_rollout,
+            "adaptive_block_size": args.adaptive_block_size,
+        }
+        if args.engine == "pool":
+            return pool_engine(student, teacher, self.pair, args, folder=args.run_dir, ranks=self.ranks, **shared)
+        return resident_engine(student, teacher, self.pair, **shared)
 
     def _rollout_dtype(self) -> torch.dtype:
         name = self._args.rollout_dtype

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from transformers.trainer_utils import TrainOutput
 
 import saki
 from saki.files import whole_folder
+from saki.rollout.pool.errors import PoolError
 from saki.training.checkpoint import (
     STAGING,
     CheckpointError,
@@ -24,6 +26,8 @@ from saki.training.checkpoint import (
     staged_checkpoint,
     write_manifest,
 )
+
+logger = logging.getLogger(__name__)
 
 
 class WholeCheckpoints(Trainer):
@@ -58,6 +62,7 @@ class WholeCheckpoints(Trainer):
         Raises:
             CheckpointError: If a named checkpoint does not fit, or none is usable; the run folder is as it was.
             DiskFullError: If there is no room; what was written before is whole.
+            PoolError: If the replicas that roll out fail too often; the steps before have their checkpoint.
         """
         if resume_from_checkpoint is True:
             resume_from_checkpoint = str(checkpoint_to_resume(self._checkpoint_root, self.resume_facts()))
@@ -66,11 +71,22 @@ class WholeCheckpoints(Trainer):
         if resume_from_checkpoint:
             self._check_sharding(Path(resume_from_checkpoint))
         self._saved_step = checkpoint_step(Path(resume_from_checkpoint)) if resume_from_checkpoint else None
-        outcome = super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+        try:
+            outcome = super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+        except PoolError:
+            self._save_finished_steps()
+            raise
         if self._saved_step is not None and self.args.should_save:
             self._rotate(self._saved_step)  # a run that was killed before its last rotation has saved nothing since
             clear_staging(self._checkpoint_root)
         return outcome
+
+    def _save_finished_steps(self) -> None:
+        """Save what is trained, where rollouts have come to an end: between two steps, and on all ranks alike."""
+        if self.state.global_step:
+            assert isinstance(self.model, nn.Module)
+            self._save_checkpoint(self.model, None)
+            logger.warning("steps up to %d are saved; --resume goes on from there", self.state.global_step)
 
     def _check_sharding(self, folder: Path) -> None:
         if not folder.is_dir() or self.is_fsdp_enabled == any(folder.glob("pytorch_model_fsdp*")):
