@@ -25,6 +25,7 @@ from saki.rollout.pool.stats import PoolStats
 from saki.rollout.pool.units import LengthForecast, cut_units, join_units
 from saki.rollout.protocol import EngineStats, ProgressCallback, ScoreResult, SyncReport
 from saki.rollout.rows import check_request
+from saki.rollout.scoring import join_scores
 from saki.rollout.sync import ChecksumMismatchError, ModelDigest
 from saki.types import Prompt, RolloutBatch, RolloutRequest
 
@@ -142,18 +143,15 @@ class EnginePool:
         def task(index: int) -> Task:
             def script(seat: Seat) -> Script:
                 packed = pack_batch(batch.select(groups[index]))
-                logprobs, mode_ids, stats = yield "score", (packed, model)
-                parts[index] = unpack_scores(logprobs, mode_ids)
+                scores, stats = yield "score", (packed, model)
+                parts[index] = unpack_scores(scores)
                 self._stats.add(stats)
                 self._tell_halvings(seat, stats)
 
             return Task(script, f"group {index + 1} of {len(groups)} to score")
 
         self._run([task(index) for index in range(len(groups))])
-        ordered = [parts[index] for index in range(len(groups))]
-        return ScoreResult(
-            torch.cat([part.logprobs for part in ordered]), torch.cat([part.mode_ids for part in ordered])
-        )
+        return join_scores([parts[index] for index in range(len(groups))], batch.student_logprobs)
 
     def _run(self, tasks: Sequence[Task]) -> None:
         with self._closing_on_pool_errors():

@@ -22,7 +22,10 @@ from saki.rollout.sync import WeightReceiver, WeightSyncError
 from saki.types import Prompt, RolloutBatch, RolloutRequest
 from saki.types.batch import TENSOR_FIELDS
 
-Packed = tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]
+Arrays = dict[str, np.ndarray[Any, Any]]
+"""Tensors between processes, by name of field."""
+
+Packed = tuple[Arrays, dict[str, Any]]
 """A batch between processes: its tensors as arrays, and the rest."""
 
 
@@ -124,12 +127,13 @@ class Replica:
         batch = self._engine.generate(prompts, request)
         return pack_batch(batch), difference(self._engine.stats(), before)
 
-    def score(self, packed: Packed, model: Literal["student", "teacher"]) -> tuple[Any, Any, EngineStats]:
-        """Score one group of rows; log-probs, modes and what it took."""
+    def score(self, packed: Packed, model: Literal["student", "teacher"]) -> tuple[Arrays, EngineStats]:
+        """Score one group of rows; the fields of the scores as arrays, and what it took."""
         self._begin()
         before = self._engine.stats()
         scores = self._engine.score(unpack_batch(packed), model)
-        return scores.logprobs.numpy(), scores.mode_ids.numpy(), difference(self._engine.stats(), before)
+        arrays = {entry.name: getattr(scores, entry.name).numpy() for entry in fields(scores)}
+        return arrays, difference(self._engine.stats(), before)
 
     def begin_sync(self, version: int) -> None:
         """Start a weight sync; until it is finished the replica refuses to generate."""
@@ -204,9 +208,9 @@ def unpack_batch(packed: Packed) -> RolloutBatch:
     return RolloutBatch(**values, **rest)
 
 
-def unpack_scores(logprobs: Any, mode_ids: Any) -> ScoreResult:
-    """Scores from arrays."""
-    return ScoreResult(torch.from_numpy(logprobs.copy()), torch.from_numpy(mode_ids.copy()))
+def unpack_scores(arrays: Arrays) -> ScoreResult:
+    """Scores from :meth:`Replica.score`, without shared memory, as :func:`unpack_batch`."""
+    return ScoreResult(**{name: torch.from_numpy(array.copy()) for name, array in arrays.items()})
 
 
 def difference(after: EngineStats, before: EngineStats) -> EngineStats:
