@@ -26,6 +26,8 @@ def test_a_replica_killed_in_the_middle_of_a_rollout_changes_no_bit(caplog):
     try:
         first = pool._fleet.seats[0].handle
         start = first.start
+        mine = os.getpriority(os.PRIO_PROCESS, 0)
+        assert os.getpriority(os.PRIO_PROCESS, first._place[1]) == mine  # Ray's own choice would wait for idle cores
 
         def disturbed(call, *arguments):
             start(call, *arguments)

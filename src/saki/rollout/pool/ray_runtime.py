@@ -119,6 +119,8 @@ def _prepare_environment(imported: bool) -> None:
     """What Ray reads when it is imported: the loopback alone, and a token for every call."""
     os.environ.setdefault(_LOOPBACK_SWITCH, "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray gives way to everything else on its machine by 15 steps of niceness; a replica is the work itself.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     if not imported:
         os.environ.setdefault(AUTH_MODE, "token")
     elif (constants := sys.modules.get("ray._private.ray_constants")) is not None:
