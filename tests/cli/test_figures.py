@@ -9,8 +9,8 @@ import shutil
 import pytest
 
 from saki.analysis import publication
-from saki.cli.main import main
 from tests.analysis import made_study as made
+from tests.cli import spoken
 
 SPREAD = {"min": 90.0, "max": 120.0}
 ROLLOUT = {
@@ -43,18 +43,11 @@ def read_csv(path):
 
 
 def said(capsys, argv):
-    capsys.readouterr()
-    assert main(["figures", *argv, "--json"]) == 0
-    return json.loads(capsys.readouterr().out.splitlines()[-1])
+    return spoken.said(capsys, ["figures", *argv])
 
 
 def refused(capsys, argv):
-    capsys.readouterr()
-    assert main(["figures", *argv]) == 2
-    error = capsys.readouterr().err
-    assert "Traceback" not in error
-    (sentence,) = [line for line in error.splitlines() if line.startswith("saki: ")]
-    return sentence
+    return spoken.refused(capsys, ["figures", *argv])
 
 
 def test_everything_that_sources_hold_is_drawn(study, tmp_path, capsys):

@@ -9,6 +9,7 @@ import pytest
 from saki.cli.main import main
 from saki.cli.probe import active_steps, checkpoint_step, file_names
 from saki.probe import MEASURES, read_measurement, read_probe
+from tests.cli.spoken import refused
 
 BUILD = [
     "probe",
@@ -27,16 +28,6 @@ def built(tmp_path_factory):
 
 def last_json(capsys):
     return json.loads(capsys.readouterr().out.splitlines()[-1])
-
-
-def refused(capsys, argv):
-    capsys.readouterr()
-    assert main(argv) == 2
-    error = capsys.readouterr().err
-    assert "Traceback" not in error
-    sentence = [line for line in error.splitlines() if line.startswith("saki: ")]
-    assert len(sentence) == 1
-    return sentence[0]
 
 
 def test_build_measure_and_compare(built, capsys, tmp_path):

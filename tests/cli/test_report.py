@@ -17,21 +17,7 @@ from saki.models import load_tokenizer
 from saki.rollout.storage import SCHEMA_VERSION
 from tests.analysis import made_study
 from tests.analysis.trace import made_rollouts as made
-
-
-def said(capsys, argv):
-    capsys.readouterr()
-    assert main([*argv, "--json"]) == 0
-    return json.loads(capsys.readouterr().out.splitlines()[-1])
-
-
-def refused(capsys, argv):
-    capsys.readouterr()
-    assert main(argv) == 2
-    error = capsys.readouterr().err
-    assert "Traceback" not in error
-    (sentence,) = [line for line in error.splitlines() if line.startswith("saki: ")]
-    return sentence
+from tests.cli.spoken import refused, said
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ import psutil
 import pytest
 import yaml
 
-from saki.analysis.study_results import read_results
+from saki.analysis.study_results import RESULT, read_results
 from saki.cli.main import main
 from saki.cli.study_board import Board
-from saki.cli.study_files import RESULT, finished, scores
+from saki.cli.study_files import finished, scores
 from saki.cli.study_pool import WorkerPool
 from saki.cli.study_run import execute
 from saki.config.study import read_study

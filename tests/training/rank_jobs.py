@@ -19,16 +19,15 @@ from saki.lab import student_path, teacher_path, training_problems
 from saki.models import load_causal_lm, load_tokenizer, plain_state
 from saki.probe import write_probe
 from saki.rollout import model_checksum, read_rollouts
-from saki.rollout.protocol import EngineStats, SyncReport
 from saki.training import SakiConfig, SakiTrainer
 from tests.probing import tiny_probe
 from tests.tiny import tiny_pair, tiny_rows, tiny_tokenizer
-from tests.training.scripted import ScriptedEngine, step_gradient
+from tests.training.scripted import ScriptedEngine, WrittenEngine, step_gradient
 
 PROMPTS, SAMPLES, MICRO = 4, 2, 2
 
 
-class RecordedEngine:
+class RecordedEngine(WrittenEngine):
     """Serves rollouts that were recorded once, to whichever rank asks for a part of them, so that only updates differ.
 
     Args:
@@ -48,24 +47,6 @@ class RecordedEngine:
     def generate(self, prompts, request, progress=None):
         batch, rows = self.batches[request.seed]
         return batch.select([rows[prompt.key, sample] for prompt in prompts for sample in prompt.sample_indices])
-
-    def score(self, batch, model="teacher"):
-        raise NotImplementedError
-
-    def sync_student(self, weights, version):
-        return SyncReport(version, "", 0.0, 0.0)
-
-    def student_checksum(self):
-        return ""
-
-    def teacher_checksum(self):
-        return None
-
-    def stats(self):
-        return EngineStats()
-
-    def close(self):
-        pass
 
 
 class Gradients(TrainerCallback):

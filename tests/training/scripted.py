@@ -18,7 +18,29 @@ PROMPTS, SAMPLES = 4, 2
 EOS = 1
 
 
-class ScriptedEngine:
+class WrittenEngine:
+    """What an engine has beside its rollouts, where those are written beforehand: no models, nothing to sync."""
+
+    def score(self, batch, model="teacher"):
+        raise NotImplementedError
+
+    def sync_student(self, weights, version):
+        return SyncReport(version, "", 0.0, 0.0)
+
+    def student_checksum(self):
+        return ""
+
+    def teacher_checksum(self):
+        return None
+
+    def stats(self):
+        return EngineStats()
+
+    def close(self):
+        pass
+
+
+class ScriptedEngine(WrittenEngine):
     """Lengths by (prompt key, sample); tokens, corrections and teacher scores are drawn from that key.
 
     Args:
@@ -84,24 +106,6 @@ class ScriptedEngine:
         )
         self.batches.append(batch)
         return batch
-
-    def score(self, batch, model="teacher"):
-        raise NotImplementedError
-
-    def sync_student(self, weights, version):
-        return SyncReport(version, "", 0.0, 0.0)
-
-    def student_checksum(self):
-        return ""
-
-    def teacher_checksum(self):
-        return None
-
-    def stats(self):
-        return EngineStats()
-
-    def close(self):
-        pass
 
 
 class Gradients(TrainerCallback):

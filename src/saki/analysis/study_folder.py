@@ -12,10 +12,10 @@ import yaml
 
 from saki.analysis.figures import Rows
 from saki.analysis.metrics_file import merge_steps, read_metrics
-from saki.analysis.study_results import SetScore, gather, read_results
+from saki.analysis.study_results import RESULT, SetScore, gather, read_results, run_scores
 from saki.analysis.study_tables import UNTRAINED, Arms
 
-STUDY, RESULTS, METRICS, RESULT = "study.yaml", "results.parquet", "metrics.jsonl", "result.json"
+STUDY, RESULTS, METRICS = "study.yaml", "results.parquet", "metrics.jsonl"
 TEACHER = UNTRAINED[0]
 DEFAULT_REFERENCE = "trb"
 
@@ -134,23 +134,7 @@ def _finished(folder: Path) -> tuple[list[SetScore], int]:
         student, label, seed = path.parts[-4:-1]
         try:
             stored = json.loads(path.read_text())
-            scores += [
-                SetScore(
-                    student=student,
-                    label=label,
-                    method=stored["run"]["method"],
-                    seed=int(seed.removeprefix("seed-")),
-                    step=int(step),
-                    benchmark=name,
-                    num_samples=values["num_samples"],
-                    num_right=tuple(values["num_right"]),
-                    truncated=values["truncated"],
-                    train_cpu_seconds=stored["train_cpu_seconds"],
-                    evaluation_cpu_seconds=stored["evaluation_cpu_seconds"],
-                )
-                for step, sets in stored["steps"].items()
-                for name, values in sets.items()
-            ]
+            scores += run_scores(stored, student, label, int(seed.removeprefix("seed-")))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{path} is not the result of a run ({error!r}); remove it, and run the study again"

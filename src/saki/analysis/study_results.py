@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from saki.files import whole_file
+
+RESULT = "result.json"
+"""What a finished run leaves in its folder."""
 
 SCHEMA = pa.schema(
     [
@@ -73,6 +77,37 @@ class SetScore:
     def pass_at_k(self) -> float:
         """Share of problems with a right sample among all N."""
         return float(np.mean(np.asarray(self.num_right) > 0))
+
+
+def run_scores(stored: Mapping[str, Any], student: str, label: str, seed: int) -> list[SetScore]:
+    """The scores of one finished run.
+
+    Args:
+        stored: The values of its :data:`RESULT`.
+        student: Name of the student.
+        label: What was done to it.
+        seed: Run seed.
+
+    Raises:
+        KeyError, TypeError or AttributeError: If these are not the values of a run.
+    """
+    return [
+        SetScore(
+            student=student,
+            label=label,
+            method=stored["run"]["method"],
+            seed=seed,
+            step=int(step),
+            benchmark=name,
+            num_samples=values["num_samples"],
+            num_right=tuple(values["num_right"]),
+            truncated=values["truncated"],
+            train_cpu_seconds=stored["train_cpu_seconds"],
+            evaluation_cpu_seconds=stored["evaluation_cpu_seconds"],
+        )
+        for step, sets in stored["steps"].items()
+        for name, values in sets.items()
+    ]
 
 
 def write_results(path: Path, scores: Sequence[SetScore]) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from saki.analysis.study_results import SetScore
+from saki.analysis.study_results import RESULT, SetScore, run_scores
 from saki.config.study import StudyRun, folder_name
 
-RESULT, FAILURE = "result.json", "failure.txt"
+FAILURE = "failure.txt"
 
 
 def finished(run: StudyRun, folder: Path) -> bool:
@@ -34,20 +34,4 @@ def finished(run: StudyRun, folder: Path) -> bool:
 def scores(run: StudyRun, folder: Path) -> list[SetScore]:
     """What a finished run measured."""
     stored = json.loads((folder / RESULT).read_text())
-    return [
-        SetScore(
-            student=folder_name(run.student),
-            label=run.label,
-            method=run.method,
-            seed=run.seed,
-            step=int(step),
-            benchmark=name,
-            num_samples=values["num_samples"],
-            num_right=tuple(values["num_right"]),
-            truncated=values["truncated"],
-            train_cpu_seconds=stored["train_cpu_seconds"],
-            evaluation_cpu_seconds=stored["evaluation_cpu_seconds"],
-        )
-        for step, sets in stored["steps"].items()
-        for name, values in sets.items()
-    ]
+    return run_scores(stored, folder_name(run.student), run.label, run.seed)

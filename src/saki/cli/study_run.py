@@ -22,9 +22,10 @@ from transformers import (
     TrainingArguments,
 )
 
+from saki.analysis.study_results import RESULT
 from saki.cli.console import git_commit, run_facts
 from saki.cli.engines import model_engine
-from saki.cli.study_files import FAILURE, RESULT
+from saki.cli.study_files import FAILURE
 from saki.config import write_resolved
 from saki.config.sources import model_path, prompt_rows
 from saki.config.study import TEACHER, StudyRun

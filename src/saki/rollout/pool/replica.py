@@ -107,10 +107,9 @@ class Replica:
         self._engine = ResidentEngine(
             student, teacher, models.stop_token_ids, max_batch_rows=models.batch_rows, **models.options
         )
-        limits = [d.max_positions for d in (student, teacher) if d is not None and d.max_positions]
         return ReplicaFacts(
             vocab_size=student.vocab_size,
-            max_positions=min(limits, default=None),
+            max_positions=self._engine.max_positions,
             table={name: (tuple(tensor.shape), tensor.dtype) for name, tensor in student.named_tensors()},
             student_checksum=self._engine.student_checksum(),
             teacher_checksum=self._engine.teacher_checksum(),
