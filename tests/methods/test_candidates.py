@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from saki.functional import kl_divergence
+from saki.functional import kl_divergence, total_variation
 from saki.methods import FULL_FORWARD_KL, FULL_REVERSE_KL, WEIGHTED_TEACHER_MODE, get_method, method_names
 from saki.methods.candidates import (
     BOTH_KL,
     CANDIDATES,
+    COUPLED_KL,
     FORWARD_SHARE,
     JENSEN_SHANNON,
     WEIGHTED_FORWARD_KL,
@@ -89,6 +90,19 @@ def test_weighted_forward_kl_keeps_the_positive_log_ratio_detached(laws):
     assert torch.equal(clamped, weights > 0.5)
 
 
+def test_coupled_kl_is_the_mean_of_both_divergences_over_a_maximal_coupling_with_the_teacher(laws):
+    logits, log_t = laws
+    log_p = torch.log_softmax(logits, dim=-1)
+    reverse, forward = kl_divergence(log_p, log_t), kl_divergence(log_t, log_p)
+    accepted = torch.minimum(log_p.detach().exp(), log_t.exp())  # P(proposal = token and kept), enumerated
+    exact = accepted.sum() * reverse + (1 - accepted.sum()) * forward
+    values, clamped = losses(COUPLED_KL, laws)
+    assert clamped is None
+    assert torch.allclose(values, exact.expand(V))
+    assert torch.allclose(gradient(values[0], laws), gradient(exact, laws), atol=1e-12)
+    assert 0.1 < float(total_variation(log_p.detach(), log_t)) < 0.9
+
+
 def test_records():
     found = {name: get_method(f"saki.methods.candidates:{name}") for name in CANDIDATES}
     names = [method.name for method in found.values()]
@@ -104,5 +118,7 @@ def test_records():
         assert found[name].branches == (FULL_REVERSE_KL, branch)
         assert found[name].behavior == "bridge"
         assert found[name].router is get_method("saki").router
-    assert (found["OPD_MIXED"].behavior, found["MIXED"].behavior) == ("student", "bridge")
+    for name in ("MIXED", "COUPLED"):
+        assert (found[f"OPD_{name}"].behavior, found[name].behavior) == ("student", "bridge")
+        assert found[f"OPD_{name}"].branches == found[name].branches
     assert 0 < FORWARD_SHARE < 1

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from saki.functional import kl_divergence
+from saki.functional import kl_divergence, total_variation
 from saki.methods.branches import WEIGHTED_TEACHER_MODE
 from saki.methods.record import Branch, Method, VocabularyBranch
 from saki.methods.vocabulary import FULL_FORWARD_KL, FULL_REVERSE_KL
@@ -52,6 +52,12 @@ def _weighted_forward(
     return weight.clamp(min=0.0) * kl_divergence(teacher, policy), clamped & (weight > 0)
 
 
+def _coupled(policy: Tensor, teacher: Tensor, targets: TokenTargets, clip: float | None) -> tuple[Tensor, None]:
+    rejected = total_variation(policy.detach(), teacher)
+    reverse, forward = kl_divergence(policy, teacher), kl_divergence(teacher, policy)
+    return (1 - rejected) * reverse + rejected * forward, None
+
+
 BOTH_KL = VocabularyBranch("both_kl", _both)
 """KL(pi || T) + KL(T || pi) over the whole vocabulary."""
 
@@ -61,8 +67,18 @@ JENSEN_SHANNON = VocabularyBranch("jensen_shannon", _jensen_shannon)
 WEIGHTED_FORWARD_KL = VocabularyBranch("weighted_forward_kl", _weighted_forward)
 """KL(T || pi) over the whole vocabulary, times the log-ratio of the committed token where that is positive."""
 
+COUPLED_KL = VocabularyBranch("coupled_kl", _coupled)
+"""(1 - TV) KL(pi || T) + TV KL(T || pi) over the whole vocabulary, TV = sg[TV(pi, T)].
+
+TV is the probability that a maximal coupling of pi with T rejects the proposal, so this is the routing of SAKI with
+q = T, in expectation over the coupling: reverse KL where the proposal is kept, forward KL where the teacher corrects.
+"""
+
 FORWARD_SHARE = 0.25
 """Share of KL(T || pi) in the mixed candidates."""
+
+MIXED_KL = mixed_kl(FORWARD_SHARE)
+"""3/4 KL(pi || T) + 1/4 KL(T || pi) over the whole vocabulary."""
 
 
 def _at_corrections(name: str, what: str, branch: Branch | VocabularyBranch) -> Method:
@@ -79,11 +95,11 @@ WEIGHTED_MODE = _at_corrections("full_weighted_mode", "the weighted teacher mode
 FORWARD = _at_corrections("full_forward", "full forward KL", FULL_FORWARD_KL)
 WEIGHTED_FORWARD = _at_corrections("full_weighted_forward", "weighted full forward KL", WEIGHTED_FORWARD_KL)
 BOTH = _at_corrections("full_both", "full reverse plus full forward KL", BOTH_KL)
-MIXED = _everywhere(
-    "full_mixed", "three parts of full reverse KL and one of forward", "bridge", mixed_kl(FORWARD_SHARE)
-)
+MIXED = _everywhere("full_mixed", "three parts of full reverse KL and one of forward", "bridge", MIXED_KL)
 JSD = _everywhere("full_jsd", "Jensen-Shannon divergence", "bridge", JENSEN_SHANNON)
-OPD_MIXED = _everywhere("opd_mixed", "the loss of full_mixed", "student", mixed_kl(FORWARD_SHARE))
+OPD_MIXED = _everywhere("opd_mixed", "the loss of full_mixed", "student", MIXED_KL)
+COUPLED = _everywhere("full_coupled", "KL both ways, weighed by the coupling with T,", "bridge", COUPLED_KL)
+OPD_COUPLED = _everywhere("opd_coupled", "the loss of full_coupled", "student", COUPLED_KL)
 
 CANDIDATES: Sequence[str] = (
     "WEIGHTED_MODE",
@@ -93,5 +109,7 @@ CANDIDATES: Sequence[str] = (
     "MIXED",
     "JSD",
     "OPD_MIXED",
+    "COUPLED",
+    "OPD_COUPLED",
 )
 """Names of the candidates in this module."""
