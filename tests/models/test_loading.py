@@ -10,6 +10,7 @@ from saki.models import (
     UnsupportedArchitectureError,
     load_causal_lm,
     load_pair,
+    load_teacher,
     load_tokenizer,
 )
 
@@ -24,7 +25,8 @@ def test_pair_is_loaded_in_its_dtypes_and_resolved(checkpoint, caplog):
     with caplog.at_level("INFO", logger="saki.models"):
         pair = load_pair(student, str(teacher))
     assert pair.student.dtype == torch.float32
-    assert pair.teacher.dtype == torch.bfloat16
+    assert pair.teacher.dtype == torch.float32
+    assert load_pair(student, teacher, teacher_dtype="bfloat16").teacher.dtype == torch.bfloat16
     assert all(parameter.requires_grad for parameter in pair.student.parameters())
     assert not any(parameter.requires_grad for parameter in pair.teacher.parameters())
     assert not pair.student.training
@@ -37,6 +39,21 @@ def test_pair_is_loaded_in_its_dtypes_and_resolved(checkpoint, caplog):
     alone = load_pair(student, None, student_dtype="auto")
     assert alone.teacher is None
     assert alone.student.dtype == torch.bfloat16
+
+
+def test_auto_widens_a_teacher_that_runs_on_a_cpu_and_leaves_others_as_stored(checkpoint, caplog):
+    narrow, wide = checkpoint("narrow", dtype=torch.bfloat16), checkpoint("wide", dtype=torch.float64)
+    stored = load_causal_lm(narrow)
+    with caplog.at_level("INFO", logger="saki.models"):
+        widened = load_teacher(narrow)
+    assert widened.dtype == torch.float32
+    assert "stored in torch.bfloat16" in caplog.text
+    for name, weight in widened.state_dict().items():
+        assert torch.equal(weight, stored.state_dict()[name].float())
+    assert load_teacher(wide).dtype == torch.float64
+    assert load_teacher(narrow, runs_on="cuda").dtype == torch.bfloat16
+    assert load_teacher(narrow, dtype="bfloat16").dtype == torch.bfloat16
+    assert not any(parameter.requires_grad for parameter in widened.parameters())
 
 
 def test_pair_with_another_tokenizer_is_refused(checkpoint, make_tokenizer):

@@ -17,7 +17,7 @@ from saki.cli.signals import exit_code
 from saki.config import CommandParser, UsageError, write_resolved
 from saki.config.commands import CommonArguments, TrainArguments
 from saki.config.sources import grader, model_path, prompt_rows
-from saki.models import compare_tokenizers, load_causal_lm, load_tokenizer
+from saki.models import compare_tokenizers, load_causal_lm, load_teacher, load_tokenizer
 from saki.training import SakiConfig, SakiTrainer, StopOnSignal
 from saki.training.checkpoint import list_checkpoints
 from saki.training.model_card import RunNames
@@ -59,7 +59,7 @@ def run(argv: Sequence[str]) -> int:
     rows = prompt_rows(args.dataset, args.dataset_split, config.seed)
     eval_rows = prompt_rows(args.eval_dataset, None, config.seed) if args.eval_dataset else None
     student = load_causal_lm(student_path, dtype="float32", revision=args.revision, **options)
-    teacher = load_causal_lm(teacher_path, dtype=args.teacher_dtype, **options)
+    teacher = load_teacher(teacher_path, dtype=args.teacher_dtype, runs_on=config.device, **options)
     stop = StopOnSignal()
     trainer = SakiTrainer(
         model=student,

@@ -94,7 +94,7 @@ class TrainArguments:
 
     model: str | None = option(None, "Student: a folder, a hub name, or one of the lab: lab/student, lab/habit, ...")
     teacher_model: str | None = option(None, "Teacher: a folder, a hub name, or lab/teacher.")
-    teacher_dtype: str = option("auto", "Dtype of the teacher: auto (as stored), float32, bfloat16.")
+    teacher_dtype: str = option("auto", "Dtype of the teacher: auto (as stored; float32 on a CPU), float32, bfloat16.")
     revision: str | None = option(None, "Revision of the student on the hub.")
     trust_remote_code: bool = option(False, "Run code that a model folder brings along.")
     dataset: str | None = option(None, "Prompts: a parquet, JSON-lines or CSV file, a folder, a hub name, or lab.")
@@ -122,7 +122,7 @@ class TrainArguments:
 class RolloutArguments(PairArguments):
     """``saki rollout``."""
 
-    teacher_dtype: str = option("auto", "Dtype of the teacher: auto (as stored), float32, bfloat16.")
+    teacher_dtype: str = option("auto", "Dtype of the teacher: auto (as stored; float32 on a CPU), float32, bfloat16.")
     dataset: str = option(LAB_PROMPTS, "Prompts: a file, a folder, a hub name, or lab.")
     dataset_split: str | None = option(None, "Split of the data set.")
     limit: int = option(16, "How many prompts.")

@@ -13,7 +13,7 @@ from saki.types import check_number
 class ProbeBuildArguments(PairArguments):
     """``saki probe build``."""
 
-    teacher_dtype: str = option("auto", "Dtype of the teacher: auto (as stored), float32, bfloat16.")
+    teacher_dtype: str = option("auto", "Dtype of the teacher: auto (as stored; float32 on a CPU), float32, bfloat16.")
     dataset: str = option(LAB_PROMPTS, "Prompts: a file, a folder, a hub name, or lab.")
     dataset_split: str | None = option(None, "Split of the data set.")
     limit: int = option(512, "How many prompts are rolled out.")

@@ -14,7 +14,7 @@ from saki.models.compatibility import (
     logit_width,
     resolve_pair,
 )
-from saki.models.loading import ModelPair, load_causal_lm, load_pair, load_tokenizer
+from saki.models.loading import ModelPair, load_causal_lm, load_pair, load_teacher, load_tokenizer
 from saki.models.merging import UnmergeableAdapterError, plain_state
 from saki.models.toy import TableLM, enumerate_sequences, tiny_llama, tiny_qwen3
 from saki.models.vocabulary import mask_padding_ids
@@ -34,6 +34,7 @@ __all__ = [
     "enumerate_sequences",
     "load_causal_lm",
     "load_pair",
+    "load_teacher",
     "load_tokenizer",
     "logit_width",
     "mask_padding_ids",

@@ -10,7 +10,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from saki.methods import Method
-from saki.models import check_architecture, compare_tokenizers, load_causal_lm, load_tokenizer
+from saki.models import check_architecture, compare_tokenizers, load_causal_lm, load_teacher, load_tokenizer
 from saki.rollout import RolloutEngine
 from saki.training.config import SakiConfig
 from saki.training.policy import base_model
@@ -41,9 +41,16 @@ def check_arguments(model: Any, teacher_model: Any, args: Any, processing_class:
 
 
 def load_named(
-    model: Any, teacher_model: Any, tokenizer: Any, teacher_tokenizer: Any
+    model: Any, teacher_model: Any, tokenizer: Any, teacher_tokenizer: Any, runs_on: torch.device
 ) -> tuple[Any, Any, PreTrainedTokenizerBase, PreTrainedTokenizerBase | None]:
     """Load what is given by name: tokenizers first, so that a pair that does not fit costs nothing.
+
+    Args:
+        model: The student, or its name.
+        teacher_model: The teacher, its name, or None.
+        tokenizer: Of the student; needed unless the student is named.
+        teacher_tokenizer: Of the teacher, or None.
+        runs_on: Where the teacher will run.
 
     Returns:
         Student (float32 where it was a name), teacher, and their tokenizers.
@@ -60,7 +67,7 @@ def load_named(
     if isinstance(model, str):
         model = load_causal_lm(model, dtype=torch.float32)
     if isinstance(teacher_model, str):
-        teacher_model = load_causal_lm(teacher_model)
+        teacher_model = load_teacher(teacher_model, runs_on=runs_on)
     return model, teacher_model, tokenizer, teacher_tokenizer
 
 

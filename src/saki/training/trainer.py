@@ -89,7 +89,7 @@ class SakiTrainer(Publishing, WholeCheckpoints):
     ) -> None:
         check_arguments(model, teacher_model, args, processing_class, method, engine)
         student, teacher, tokenizer, teacher_tokenizer = load_named(
-            model, teacher_model, processing_class, teacher_processing_class
+            model, teacher_model, processing_class, teacher_processing_class, args.device
         )
         self.method = method or get_method(args.method, args.method_options)  # type: ignore[arg-type]  # a dict by now
         self.pair = resolve_pair(student, teacher, tokenizer, teacher_tokenizer)
