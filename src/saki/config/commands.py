@@ -59,6 +59,11 @@ def option(default: Any, text: str) -> Any:
     return field(default=default, metadata={"help": text})
 
 
+def teacher_dtype_option() -> Any:
+    """The field ``teacher_dtype`` of a command that loads a teacher."""
+    return option("auto", "Dtype of the teacher: auto (as stored; float32 at least on a CPU), float32, bfloat16.")
+
+
 @dataclass
 class CommonArguments:
     """Options of every command."""
@@ -94,7 +99,7 @@ class TrainArguments:
 
     model: str | None = option(None, "Student: a folder, a hub name, or one of the lab: lab/student, lab/habit, ...")
     teacher_model: str | None = option(None, "Teacher: a folder, a hub name, or lab/teacher.")
-    teacher_dtype: str = option("auto", "Dtype of the teacher: auto (as stored; float32 on a CPU), float32, bfloat16.")
+    teacher_dtype: str = teacher_dtype_option()
     revision: str | None = option(None, "Revision of the student on the hub.")
     trust_remote_code: bool = option(False, "Run code that a model folder brings along.")
     dataset: str | None = option(None, "Prompts: a parquet, JSON-lines or CSV file, a folder, a hub name, or lab.")
@@ -122,7 +127,7 @@ class TrainArguments:
 class RolloutArguments(PairArguments):
     """``saki rollout``."""
 
-    teacher_dtype: str = option("auto", "Dtype of the teacher: auto (as stored; float32 on a CPU), float32, bfloat16.")
+    teacher_dtype: str = teacher_dtype_option()
     dataset: str = option(LAB_PROMPTS, "Prompts: a file, a folder, a hub name, or lab.")
     dataset_split: str | None = option(None, "Split of the data set.")
     limit: int = option(16, "How many prompts.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from saki.config.commands import PairArguments, check_counts, check_device, check_dtype, option
+from saki.config.commands import PairArguments, check_counts, check_device, check_dtype, option, teacher_dtype_option
 from saki.config.sources import LAB_PROMPTS, check_model_name, check_prompts_name
 from saki.types import check_number
 
@@ -13,7 +13,7 @@ from saki.types import check_number
 class ProbeBuildArguments(PairArguments):
     """``saki probe build``."""
 
-    teacher_dtype: str = option("auto", "Dtype of the teacher: auto (as stored; float32 on a CPU), float32, bfloat16.")
+    teacher_dtype: str = teacher_dtype_option()
     dataset: str = option(LAB_PROMPTS, "Prompts: a file, a folder, a hub name, or lab.")
     dataset_split: str | None = option(None, "Split of the data set.")
     limit: int = option(512, "How many prompts are rolled out.")

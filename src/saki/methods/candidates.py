@@ -19,6 +19,11 @@ from saki.objectives import TokenTargets, log_ratio_advantage, route_corrections
 from saki.types.request import BehaviorName
 
 
+def _mixture(policy: Tensor, teacher: Tensor, forward_share: float | Tensor) -> Tensor:
+    reverse, forward = kl_divergence(policy, teacher), kl_divergence(teacher, policy)
+    return (1 - forward_share) * reverse + forward_share * forward
+
+
 def mixed_kl(forward_share: float) -> VocabularyBranch:
     """(1 - w) KL(pi || T) + w KL(T || pi) over the whole vocabulary.
 
@@ -27,8 +32,7 @@ def mixed_kl(forward_share: float) -> VocabularyBranch:
     """
 
     def loss(policy: Tensor, teacher: Tensor, targets: TokenTargets, clip: float | None) -> tuple[Tensor, None]:
-        reverse, forward = kl_divergence(policy, teacher), kl_divergence(teacher, policy)
-        return (1 - forward_share) * reverse + forward_share * forward, None
+        return _mixture(policy, teacher, forward_share), None
 
     return VocabularyBranch("mixed_kl", loss)
 
@@ -53,9 +57,7 @@ def _weighted_forward(
 
 
 def _coupled(policy: Tensor, teacher: Tensor, targets: TokenTargets, clip: float | None) -> tuple[Tensor, None]:
-    rejected = total_variation(policy.detach(), teacher)
-    reverse, forward = kl_divergence(policy, teacher), kl_divergence(teacher, policy)
-    return (1 - rejected) * reverse + rejected * forward, None
+    return _mixture(policy, teacher, total_variation(policy.detach(), teacher)), None
 
 
 BOTH_KL = VocabularyBranch("both_kl", _both)

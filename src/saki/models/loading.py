@@ -130,7 +130,7 @@ def load_teacher(
     Args:
         name_or_path: Folder or hub name.
         dtype: Dtype of the weights. ``"auto"`` is the checkpoint's own on an accelerator. On a CPU it is float32 at
-            least: products of 16-bit numbers are many times slower there (15 times where the processor has no
+            least: products of 16-bit numbers are slower there (ten times and more where the processor has no
             instructions for them) for half of the memory; give the dtype to have them nevertheless.
         device: Where to put the model.
         runs_on: Where it will run if it is moved later, by default ``device``.
