@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pyarrow.parquet as pq
 import pytest
 
@@ -37,6 +39,17 @@ def test_finished_runs_of_a_running_study_are_read_one_by_one(tmp_path, folder):
     assert running.notes == ("results.parquet is not there yet: 18 finished runs are read one by one.",)
 
 
+def test_runs_that_finished_after_the_results_were_written_are_there_too(folder):
+    whole = read_study_folder(folder).arms()
+    written = [score for score in made.scores() if (score.label, score.seed) != ("saki", made.SEEDS[-1])]
+    write_results(folder / "results.parquet", written)
+    study = read_study_folder(folder)
+    assert study.notes == ("2 finished runs are not in results.parquet yet and are read one by one.",)
+    for student, arms in study.arms().items():
+        assert arms["saki"].seeds == made.SEEDS
+        assert arms["saki"].mean["gcd"].tolist() == whole[student]["saki"].mean["gcd"].tolist()
+
+
 def test_without_a_named_reference_trb_is_it_or_the_first_arm(folder):
     (folder / "study.yaml").unlink()
     assert read_study_folder(folder).reference == "trb"
@@ -44,8 +57,7 @@ def test_without_a_named_reference_trb_is_it_or_the_first_arm(folder):
     write_results(folder / "results.parquet", only_saki)
     for label in ("trb", "random_tm"):
         for student in made.STUDENTS:
-            for path in (folder / "runs" / student / label).glob("*/metrics.jsonl"):
-                path.unlink()
+            shutil.rmtree(folder / "runs" / student / label)
     assert read_study_folder(folder).reference == "saki"
 
 

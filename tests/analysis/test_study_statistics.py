@@ -33,28 +33,43 @@ def test_macro_average_weighs_sets_equally():
     assert result.low < result.value < result.high
 
 
-def test_interval_covers_the_truth_over_runs_and_problems():
-    """True mean 0.45 over runs and problems; of 150 studies at least 90% must cover it (binomial odds below 1e-3)."""
+@pytest.mark.parametrize("seeds", [2, 3, 4, 8])
+@pytest.mark.parametrize("seed_sd", [0.0, 0.05])
+def test_interval_covers_the_truth_over_runs_and_problems(seeds, seed_sd):
+    """True mean 0.45 over runs and problems; of 400 studies 368 or more must cover it (odds of failure 0.5% at 95%)."""
     rng = np.random.default_rng(1)
-    covered = 0
-    for _ in range(150):
-        result = spread(matrices(rng))
-        covered += result.low <= 0.45 <= result.high
-    assert covered >= 135
-    single = [spread({name: value[:1] for name, value in matrices(rng, seed_sd=0.2).items()}) for _ in range(60)]
-    # One seed says nothing of run-to-run noise: where that is large, the interval misses often.
-    assert sum(each.low <= 0.45 <= each.high for each in single) < 45
+    found = [spread(matrices(rng, seeds, seed_sd=seed_sd)) for _ in range(400)]
+    assert sum(each.low <= 0.45 <= each.high for each in found) >= 368
 
 
-def test_variance_has_both_parts():
+def test_one_seed_says_nothing_of_run_to_run_noise():
+    """Where that is large, the interval over problems alone misses often."""
+    rng = np.random.default_rng(1)
+    found = [spread(matrices(rng, 1, seed_sd=0.2)) for _ in range(60)]
+    assert all(math.isnan(each.seed_sd) for each in found)
+    assert sum(each.low <= 0.45 <= each.high for each in found) < 45
+
+
+def test_variance_has_both_parts_and_noise_once():
     rng = np.random.default_rng(2)
-    only_seeds = spread({"a": np.repeat(rng.normal(0, 1, (12, 1)), 30, axis=1)})
-    only_problems = spread({"a": np.repeat(rng.normal(0, 1, (1, 30)), 12, axis=0)})
-    width = {"seeds": only_seeds.high - only_seeds.low, "problems": only_problems.high - only_problems.low}
-    # A bootstrap of n equal-weight values has standard deviation sd / sqrt(n); 95% is 3.92 of them wide.
-    assert width["seeds"] == pytest.approx(3.92 * only_seeds.seed_sd * math.sqrt(11 / 12) / math.sqrt(12), rel=0.1)
+    of_seeds, of_problems = rng.normal(0, 1, (12, 1)), rng.normal(0, 1, (1, 30))
+    only_seeds = spread({"a": np.repeat(of_seeds, 30, axis=1)})
+    only_problems = spread({"a": np.repeat(of_problems, 12, axis=0)})
+    assert only_seeds.high - only_seeds.value == pytest.approx(
+        stats.t.ppf(0.975, 11) * of_seeds.std(ddof=1) / math.sqrt(12), rel=1e-3
+    )
     assert only_problems.seed_sd == pytest.approx(0.0, abs=1e-12)
-    assert width["problems"] > 0
+    assert only_problems.high - only_problems.value == pytest.approx(
+        1.96 * of_problems.std(ddof=1) / math.sqrt(30), rel=1e-3
+    )
+    both = spread({"a": of_seeds + of_problems})
+    assert both.high - both.low == pytest.approx(
+        math.hypot(only_seeds.high - only_seeds.low, only_problems.high - only_problems.low)
+    )
+    noise = spread(
+        {"a": rng.normal(0, 1, (400, 400))}
+    )  # 1.96 / 400, with the noise counted twice it were 1.41 times that
+    assert noise.high - noise.value == pytest.approx(1.96 / 400, rel=0.2)
 
 
 def sample(rng, seeds, shift=0.0):

@@ -67,6 +67,23 @@ def test_best_and_second_best_of_the_trained_are_marked(arms):
     assert "\\underline" in table.latex()
 
 
+def test_marks_follow_the_values_as_shown(arms):
+    """Two that read the same share the mark, by whatever noise of rounding they differ, and leave no second."""
+    close = {"opd": arm(0.3), "trb": arm(0.3 + 1e-9), "saki": arm(0.2), "skd": arm(0.1)}
+    text = study_tables({"lab": close}, "trb", 8)[0].markdown()
+    lines = {line.split(" | ")[0].strip("| "): line for line in text.splitlines() if line.startswith("|")}
+    assert lines["OPD"].count("**30.0**") == lines["TRB"].count("**30.0**") == 3
+    assert "<u>" not in text
+
+
+def test_tables_of_an_earlier_state_go_and_other_files_stay(arms, tmp_path):
+    write_tables(tmp_path, study_tables({"one": arms}, "trb", 8))
+    (tmp_path / "notes.md").write_text("mine")
+    tables = study_tables({"one": arms, "two": arms}, "trb", 8)
+    write_tables(tmp_path, tables)
+    assert {path.name for path in tmp_path.glob("*.md")} == {"notes.md", *(f"{table.name}.md" for table in tables)}
+
+
 def test_differences_are_paired_and_carry_the_power_note(arms):
     table = study_tables({"lab": arms}, "trb", 8)[-1]
     found = rows(table)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from pathlib import Path
 
 import psutil
@@ -16,9 +17,10 @@ import yaml
 
 from saki.analysis.study_results import RESULT, read_results
 from saki.cli.main import main
+from saki.cli.study import Tables
 from saki.cli.study_board import Board
-from saki.cli.study_files import finished, scores
-from saki.cli.study_pool import WorkerPool
+from saki.cli.study_files import begin, finished, scores
+from saki.cli.study_pool import PoolState, WorkerPool
 from saki.cli.study_run import execute
 from saki.config.study import read_study
 
@@ -36,6 +38,15 @@ def write_study(folder, **keys):
     values = {"methods": ["opd", "saki"], "seeds": "0-1", "max_steps": 4, "overrides": SMALL}
     path.write_text(yaml.safe_dump({**values, "num_problems": 3, "num_samples": 2, **keys}))
     return path
+
+
+def finish(out, run, *steps):
+    """Leave what a finished run leaves."""
+    folder = out / "runs" / run.folder
+    folder.mkdir(parents=True)
+    sets = {"sum_3": {"num_right": [0, 1, 2], "num_samples": 2, "truncated": 0.0}}
+    facts = {"train_cpu_seconds": 1.0, "evaluation_cpu_seconds": 1.0, "steps": dict.fromkeys(map(str, steps), sets)}
+    (folder / RESULT).write_text(json.dumps({"fingerprint": run.fingerprint, "run": run.to_json(), **facts}))
 
 
 class CutError(Exception):
@@ -61,6 +72,7 @@ def test_a_run_cut_short_goes_on_to_the_same_answers(tmp_path):
     with pytest.raises(CutError):
         execute(run, tmp_path / "cut", cut)
     assert not finished(run, tmp_path / "cut")
+    before = json.loads((tmp_path / "cut" / "cpu_seconds.json").read_text())
     execute(run, tmp_path / "cut", watch)
     assert steps == [1, 2, 3, 3, 4]  # it went on from the checkpoint of step 2
     assert finished(run, tmp_path / "cut")
@@ -70,11 +82,59 @@ def test_a_run_cut_short_goes_on_to_the_same_answers(tmp_path):
     ]
     assert {each.step for each in whole} == {1, 4}
     assert not (tmp_path / "cut" / "checkpoints").exists()
+    assert whole[0].train_cpu_seconds > 0
+    assert again[0].train_cpu_seconds > before["train"] > 0  # both processes count
+    assert again[0].evaluation_cpu_seconds > before["evaluation"] > 0
     lines = (tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4]
     other = read_study(write_study(tmp_path, evaluate_at=[1], num_samples=3)).runs[-1]
     with pytest.raises(ValueError, match="was finished with"):
         finished(other, tmp_path / "cut")
+
+
+def test_a_half_finished_run_of_other_settings_is_refused(tmp_path, capsys):
+    """Its checkpoint and evaluations must not enter the result of these settings; the refusal changes no file."""
+    path = write_study(tmp_path, evaluate_at=[1])
+    run, folder = read_study(path).runs[-1], tmp_path / "out" / "runs" / "lab-student" / "saki" / "seed-1"
+    assert run.folder == "lab-student/saki/seed-1"
+    begin(run, folder)
+    changed = read_study(write_study(tmp_path, evaluate_at=[1, 2])).runs[-1]
+    begin(changed, folder)  # nothing was done yet
+    begin(run, folder)
+    for half_done in (folder / "evaluation-000001.json", folder / "checkpoints" / "checkpoint-2"):
+        half_done.mkdir(parents=True)
+        assert not finished(run, folder)
+        begin(run, folder)
+        with pytest.raises(ValueError, match=r"was begun with evaluate_at = \[1\], the study now says \[1, 2\]"):
+            begin(changed, folder)
+        half_done.rmdir()
+    half_done.mkdir()
+    (tmp_path / "out" / "study.yaml").write_text("as run before")
+    assert main(["study", str(path), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 2
+    error = capsys.readouterr().err.strip()
+    assert "the study now says [1, 2]; use another --out, or remove that folder" in error
+    assert len(error.splitlines()) == 1
+    assert (tmp_path / "out" / "study.yaml").read_text() == "as run before"
+    (folder / "run.json").unlink()
+    with pytest.raises(ValueError, match="remove that folder"):  # who knows what it was begun with
+        begin(run, folder)
+
+
+def test_tables_are_written_while_runs_go_on(tmp_path, monkeypatch):
+    study = read_study(write_study(tmp_path, baselines=False))
+    state = PoolState(deque(study.runs))
+    tables = Tables(study, tmp_path, [])
+    tables.refresh(state)
+    finish(tmp_path, study.runs[0], 4)
+    state.finished.append((study.runs[0], 1.0))
+    tables.refresh(state)
+    assert not (tmp_path / "tables.md").exists()  # the last time is not long ago
+    monkeypatch.setattr("saki.cli.study.TABLES_SECONDS", 0.0)
+    tables.refresh(state)
+    assert "OPD" in (tmp_path / "tables.md").read_text()
+    (tmp_path / "tables.md").unlink()
+    tables.refresh(state)
+    assert not (tmp_path / "tables.md").exists()  # nothing new
 
 
 FAKE_WORKER = """
@@ -125,11 +185,14 @@ def test_mistakes_are_one_sentence_and_exit_code_2(tmp_path, capsys):
     path = str(write_study(tmp_path, methods=["sakki"]))
     (tmp_path / "probing").mkdir()
     probing = str(write_study(tmp_path / "probing", overrides={"probe": str(tmp_path / "none")}))
+    (tmp_path / "promptless").mkdir()
+    promptless = str(write_study(tmp_path / "promptless", dataset="/none.parquet"))
     for argv, message in (
         (["study", path], "did you mean 'saki'"),
         (["study"], "needs a study file"),
         (["study", path, "--jobs", "0"], "jobs must be at least 1"),
         (["study", str(tmp_path / "none.yaml")], "there is no configuration file"),
+        (["study", promptless, "--out", str(tmp_path / "study")], "there is no data set at '/none.parquet'"),
         (["study", probing, "--out", str(tmp_path / "study")], "there is no probe in"),
     ):
         assert main(argv) == 2
@@ -150,18 +213,10 @@ def test_tables_of_what_is_there(tmp_path, capsys):
     path = write_study(tmp_path, students=["lab/habit", "lab/small"], evaluate_at=[1])
     argv = ["study", str(path), "--tables_only", "--json", "--out", str(tmp_path / "out")]
     runs = {run.folder: run for run in read_study(path).runs}
-
-    def finish(name, *steps):
-        run, folder = runs[name], tmp_path / "out" / "runs" / name
-        folder.mkdir(parents=True)
-        sets = {"sum_3": {"num_right": [0, 1, 2], "num_samples": 2, "truncated": 0.0}}
-        facts = {"train_cpu_seconds": 1.0, "evaluation_cpu_seconds": 1.0, "steps": dict.fromkeys(map(str, steps), sets)}
-        (folder / RESULT).write_text(json.dumps({"fingerprint": run.fingerprint, "run": run.to_json(), **facts}))
-
-    finish("lab-habit/teacher/seed-0", 0)
+    finish(tmp_path / "out", runs["lab-habit/teacher/seed-0"], 0)
     assert main(argv) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["tables"] == []
-    finish("lab-habit/saki/seed-1", 1, 4)
+    finish(tmp_path / "out", runs["lab-habit/saki/seed-1"], 1, 4)
     assert main(argv) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["finished"] == 2
     text = (tmp_path / "out" / "tables.md").read_text()
@@ -170,6 +225,13 @@ def test_tables_of_what_is_there(tmp_path, capsys):
     assert "Mean@2, step 1 | Mean@2, step 4" in text
     assert "lab-small" not in text
     assert (tmp_path / "out" / "tables" / "step-000001" / "table1_mean.csv").is_file()
+    result = tmp_path / "out" / "runs" / "lab-habit" / "saki" / "seed-1" / RESULT
+    whole = result.read_text()
+    for damaged in ("{", "[]", whole.replace("num_right", "num_wrong")):
+        result.write_text(damaged)
+        assert main(argv) == 2
+        assert f"{result} is not the result of a run" in capsys.readouterr().err
+    result.write_text(whole)
     assert main([*argv, "--only", "opd", "--only_students", "lab/small"]) == 0
     board = capsys.readouterr().err
     assert "lab-small" in board

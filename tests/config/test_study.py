@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,19 @@ def test_seeds(value, seeds):
         ({"students": ["a/x", "b/x"]}, "same folder name"),
         ({"students": ["lab/habbit"]}, "no model 'lab/habbit' in the lab; did you mean 'lab/habit'"),
         ({"teacher": ""}, "is empty"),
+        ({"teacher": None}, "teacher in .* must be the name or folder of a model, got None"),
+        ({"students": [3]}, "students in .* must be names or folders of models"),
+        ({"students": [".."]}, "gives its runs no folder name"),
+        ({"dataset": 5}, "dataset in .* must be the name or file of a prompt set"),
+        ({"dataset": "lab/devel"}, "no prompt set 'lab/devel' in the lab"),
+        ({"reference": 5}, "reference in .* must be a label, got 5"),
+        ({"baselines": "no"}, "baselines in .* must be true or false, got 'no'"),
+        ({"evaluate_at": [True]}, "steps from 1 to 199"),
+        ({"seeds": "0-1,9-7"}, "'9-7' runs backwards; write 7-9"),
+        ({"num_problems": 10**9}, "ask for fewer problems"),
+        ({"methods": [{"method": "opd", 5: 3}]}, "unknown key 5 of opd"),
+        ({"methods": [{"method": "skd", "method_options": [1]}]}, "method_options of skd in .* 'option: value' lines"),
+        ({"overrides": {"warmup_steps": date(2020, 1, 1)}}, "warmup_steps of opd in .* is a date"),
     ],
 )
 def test_mistakes(tmp_path, keys, message):

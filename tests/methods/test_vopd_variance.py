@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 from saki import lab
-from saki.functional import kl_divergence
 from saki.lab.measure import sample_completions
+from saki.methods import Branch, VocabularyBranch, get_method
 from saki.models import load_causal_lm, load_tokenizer
+from saki.objectives import TokenTargets
+
+CLIP = 50.0
 
 
 def lab_laws(student: str, num_problems: int = 40) -> tuple[torch.Tensor, torch.Tensor]:
@@ -29,6 +34,22 @@ def lab_laws(student: str, num_problems: int = 40) -> tuple[torch.Tensor, torch.
     return torch.cat(laws[0]), torch.cat(laws[1])
 
 
+def advantages(branch: Branch | VocabularyBranch, log_p: torch.Tensor, log_t: torch.Tensor) -> torch.Tensor:
+    """[N, V] advantages A(y) that a branch's loss -A(y) log p(y) gives to every token y at each of N prefixes."""
+    found = []
+    for token in range(log_p.shape[-1]):
+        policy = log_p.clone().requires_grad_()
+        ids = torch.full(log_p.shape[:1], token)
+        targets = TokenTargets(ids, log_t.argmax(dim=-1), log_t[:, token], log_p[:, token])
+        if isinstance(branch, VocabularyBranch):
+            loss, _ = branch.loss(policy, log_t, targets, CLIP)
+        else:
+            loss, _ = branch.loss(policy[:, token], targets, CLIP)
+        (gradient,) = torch.autograd.grad(loss.sum(), policy)
+        found.append(-gradient[:, token])
+    return torch.stack(found, dim=-1)
+
+
 def gradient_moments(log_p: torch.Tensor, advantage: torch.Tensor) -> tuple[torch.Tensor, float]:
     """Mean [N, V] and summed variance of A(y) (e_y - p), y ~ p: the gradient by the logits, exactly."""
     p = log_p.exp()
@@ -43,10 +64,23 @@ def gradient_moments(log_p: torch.Tensor, advantage: torch.Tensor) -> tuple[torc
 def test_variance_is_lower_and_the_mean_is_the_same(student):
     log_p, log_t = lab_laws(student)
     assert len(log_p) > 400
-    plain = (log_t - log_p).clamp(-50, 50)
-    centered = plain + kl_divergence(log_p, log_p + plain).unsqueeze(-1)
+    plain = advantages(get_method("opd").branches[0], log_p, log_t)
+    centered = advantages(get_method("vopd").branches[0], log_p, log_t)
+    assert torch.allclose(plain, (log_t - log_p).clamp(-CLIP, CLIP), atol=1e-12)
     mean, variance = gradient_moments(log_p, plain)
     mean_centered, variance_centered = gradient_moments(log_p, centered)
     assert torch.allclose(mean, mean_centered, atol=1e-10)
     print(f"{student}: variance of the gradient by the logits: vopd / opd = {variance_centered / variance:.3f}")
     assert variance_centered < variance
+
+
+def test_a_teacher_without_the_token_leaves_the_loss_finite():
+    """Where T(y) = 0 the log-ratio is clamped before its mean is taken: -inf + inf would be no number."""
+    log_p, log_t = torch.tensor([[0.5, 0.5, 0.0]] * 2).log(), torch.tensor([[0.0, 0.5, 0.5]] * 2).log()
+    targets = TokenTargets(torch.tensor([0, 1]), torch.tensor([1, 1]), log_t[[0, 1], [0, 1]], log_p[[0, 1], [0, 1]])
+    branch = get_method("vopd").branches[0]
+    assert isinstance(branch, VocabularyBranch)
+    loss, clamped = branch.loss(log_p, log_t, targets, 10.0)
+    # Log-ratios -10 (clamped) and 0, mean -5: advantages -5 and 5, times -log p = log 2.
+    assert loss.tolist() == pytest.approx([-5 * math.log(2), 5 * math.log(2)])
+    assert clamped.tolist() == [True, False]

@@ -7,10 +7,10 @@ import torch
 
 from saki.functional import kl_divergence
 from saki.objectives import (
-    centered_advantage,
     extrapolated_advantage,
     log_ratio_advantage,
     low_probability_advantage,
+    mean_log_ratio,
     power_advantage,
 )
 
@@ -53,10 +53,21 @@ def test_power_is_bounded_sign_consistent_and_tends_to_the_log_ratio():
         power_advantage(log_p, log_t, -1.0)
 
 
-def test_the_baseline_takes_the_mean_away():
+def test_the_mean_log_ratio_is_the_negative_kl():
     log_p, log_t = laws(2)
-    value = centered_advantage(log_p, log_t, kl_divergence(log_p, log_t))
-    assert float((log_p.exp() * value).sum()) == pytest.approx(0.0, abs=1e-12)
+    mean = mean_log_ratio(log_p, log_t, None)
+    assert torch.allclose(mean, -kl_divergence(log_p, log_t), atol=1e-12)
+    assert torch.equal(mean_log_ratio(log_p, log_t, 50.0), mean)
+    clamped = (log_p.exp() * (log_t - log_p).clamp(-0.1, 0.1)).sum(dim=-1)
+    assert torch.allclose(mean_log_ratio(log_p, log_t, 0.1), clamped, atol=1e-12)
+    assert not torch.allclose(clamped, mean)
+
+
+def test_the_mean_log_ratio_where_a_law_is_zero():
+    log_p = torch.tensor([[0.5, 0.5, 0.0]]).log()
+    log_t = torch.tensor([[0.0, 0.5, 0.5]]).log()
+    assert mean_log_ratio(log_p, log_t, 10.0).tolist() == [-5.0]
+    assert mean_log_ratio(log_p, log_t, None).tolist() == [-math.inf]
 
 
 def test_low_probability_advantage_acts_below_the_bound_alone():

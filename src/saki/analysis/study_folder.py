@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -101,11 +100,14 @@ def read_study_folder(folder: Path) -> StudyFolder:
         raise ValueError(f"{folder} is not the folder of a study: it holds neither {STUDY} nor {RESULTS}")
     notes = []
     runs = _runs(folder)
-    if (folder / RESULTS).is_file():
-        scores = read_results(folder / RESULTS)
-    else:
-        scores, finished = _finished(folder)
-        notes.append(f"{RESULTS} is not there yet: {finished} finished runs are read one by one.")
+    there = (folder / RESULTS).is_file()
+    scores = read_results(folder / RESULTS) if there else []
+    more, count = _finished(folder, {(score.student, score.label, score.seed) for score in scores})
+    scores += more
+    if not there:
+        notes.append(f"{RESULTS} is not there yet: {count} finished runs are read one by one.")
+    elif count:
+        notes.append(f"{count} finished runs are not in {RESULTS} yet and are read one by one.")
     named = _study_file(folder / STUDY)
     order = tuple(_label(each) for each in named.get("methods") or ())
     study = StudyFolder(folder, tuple(scores), order, DEFAULT_REFERENCE, runs, tuple(notes))
@@ -126,20 +128,17 @@ def _runs(folder: Path) -> dict[tuple[str, str], dict[int, Path]]:
     return {arm: dict(sorted(seeds.items())) for arm, seeds in found.items()}
 
 
-def _finished(folder: Path) -> tuple[list[SetScore], int]:
-    """Scores of the runs that have their result, and the number of these runs."""
+def _finished(folder: Path, known: Collection[tuple[str, str, int]]) -> tuple[list[SetScore], int]:
+    """Scores of the finished runs beside those known by student, label and seed, and the number of these runs."""
     scores: list[SetScore] = []
-    paths = sorted((folder / "runs").glob(f"*/*/seed-*/{RESULT}"))
-    for path in paths:
+    count = 0
+    for path in sorted((folder / "runs").glob(f"*/*/seed-*/{RESULT}")):
         student, label, seed = path.parts[-4:-1]
-        try:
-            stored = json.loads(path.read_text())
-            scores += run_scores(stored, student, label, int(seed.removeprefix("seed-")))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(
-                f"{path} is not the result of a run ({error!r}); remove it, and run the study again"
-            ) from error
-    return scores, len(paths)
+        run = student, label, int(seed.removeprefix("seed-"))
+        if run not in known:
+            scores += run_scores(path, *run)
+            count += 1
+    return scores, count
 
 
 def _study_file(path: Path) -> Mapping[str, Any]:

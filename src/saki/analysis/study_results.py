@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,35 +80,58 @@ class SetScore:
         return float(np.mean(np.asarray(self.num_right) > 0))
 
 
-def run_scores(stored: Mapping[str, Any], student: str, label: str, seed: int) -> list[SetScore]:
+def read_run(path: Path) -> dict[str, Any]:
+    """The values of a run's :data:`RESULT`, or of another JSON file of its folder.
+
+    Raises:
+        ValueError: If the file is damaged.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # of JSON and of UTF-8
+        raise _no_result(path, error) from error
+    if not isinstance(values, dict):
+        raise _no_result(path, values)
+    return values
+
+
+def run_scores(path: Path, student: str, label: str, seed: int) -> list[SetScore]:
     """The scores of one finished run.
 
     Args:
-        stored: The values of its :data:`RESULT`.
+        path: Its :data:`RESULT`.
         student: Name of the student.
         label: What was done to it.
         seed: Run seed.
 
     Raises:
-        KeyError, TypeError or AttributeError: If these are not the values of a run.
+        ValueError: If the file is damaged.
     """
-    return [
-        SetScore(
-            student=student,
-            label=label,
-            method=stored["run"]["method"],
-            seed=seed,
-            step=int(step),
-            benchmark=name,
-            num_samples=values["num_samples"],
-            num_right=tuple(values["num_right"]),
-            truncated=values["truncated"],
-            train_cpu_seconds=stored["train_cpu_seconds"],
-            evaluation_cpu_seconds=stored["evaluation_cpu_seconds"],
-        )
-        for step, sets in stored["steps"].items()
-        for name, values in sets.items()
-    ]
+    stored = read_run(path)
+    try:
+        return [
+            SetScore(
+                student=student,
+                label=label,
+                method=stored["run"]["method"],
+                seed=seed,
+                step=int(step),
+                benchmark=name,
+                num_samples=values["num_samples"],
+                num_right=tuple(values["num_right"]),
+                truncated=values["truncated"],
+                train_cpu_seconds=stored["train_cpu_seconds"],
+                evaluation_cpu_seconds=stored["evaluation_cpu_seconds"],
+            )
+            for step, sets in stored["steps"].items()
+            for name, values in sets.items()
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _no_result(path, error) from error
+
+
+def _no_result(path: Path, found: object) -> ValueError:
+    return ValueError(f"{path} is not the result of a run ({found!r}); remove it, and run the study again")
 
 
 def write_results(path: Path, scores: Sequence[SetScore]) -> None:

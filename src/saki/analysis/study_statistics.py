@@ -15,7 +15,6 @@ from saki.analysis.study_results import Sample
 Matrices = Mapping[str, NDArray[np.float64]]
 """By set, one value a seed and problem: [S, P], the same seeds in every set."""
 
-NUM_RESAMPLES = 2000
 CONFIDENCE = 0.95
 POWER = 0.8
 
@@ -60,16 +59,16 @@ class Difference:
         return None if math.isnan(sd) else seeds_needed(sd, 0.01)
 
 
-def spread(values: Matrices, seed: int = 0) -> Spread:
+def spread(values: Matrices) -> Spread:
     """Mean and interval of one arm, one set or the macro average of several.
 
-    Seeds and problems are resampled at once: seeds jointly for all sets, problems within each set. With one seed only
-    problems are resampled, and the interval says nothing of run-to-run noise. The crossed bootstrap counts the noise
-    of a single run on a single problem more than once, so it errs on the wide side.
+    Seeds and problems are crossed random effects: a score is mean + run + problem + noise of this run on this problem.
+    The half width is sqrt((t_{S-1} s / sqrt(S))^2 + z^2 V), with s the standard deviation between the seeds' averages,
+    which holds runs and noise, and V the variance that the choice of problems adds, the noise taken out of it. With one
+    seed V holds the noise as well, and the interval says nothing of run-to-run noise.
 
     Args:
         values: By set, [S, P].
-        seed: Seed of the resampling.
 
     Raises:
         ValueError: If there is no set, or numbers of seeds differ between sets.
@@ -80,22 +79,30 @@ def spread(values: Matrices, seed: int = 0) -> Spread:
     if len(num_seeds) != 1 or 0 in num_seeds:
         raise ValueError(f"every set must have the same seeds, at least one, got {sorted(num_seeds)}")
     count = num_seeds.pop()
-    rng = np.random.default_rng(seed)
-    seed_weights = rng.multinomial(count, np.full(count, 1 / count), NUM_RESAMPLES) / count
-    resampled = np.zeros(NUM_RESAMPLES)
-    for matrix in values.values():
-        problems = matrix.shape[1]
-        problem_weights = rng.multinomial(problems, np.full(problems, 1 / problems), NUM_RESAMPLES) / problems
-        resampled += ((seed_weights @ matrix) * problem_weights).sum(axis=1) / len(values)
-    low, high = np.quantile(resampled, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     by_seed = per_seed(values)
-    return Spread(
-        value=float(by_seed.mean()),
-        low=float(low),
-        high=float(high),
-        num_seeds=count,
-        seed_sd=float(by_seed.std(ddof=1)) if count > 1 else math.nan,
-    )
+    mean = float(by_seed.mean())
+    sd = float(by_seed.std(ddof=1)) if count > 1 else math.nan
+    of_seeds = _half_width_of_seeds(sd, count) if count > 1 else 0.0
+    of_problems = sum(_variance_of_problems(matrix) for matrix in values.values()) / len(values) ** 2
+    half = math.hypot(of_seeds, NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * math.sqrt(of_problems))
+    return Spread(value=mean, low=mean - half, high=mean + half, num_seeds=count, seed_sd=sd)
+
+
+def _half_width_of_seeds(sd: float, count: int) -> float:
+    return t_quantile((1 + CONFIDENCE) / 2, count - 1) * sd / math.sqrt(count)
+
+
+def _variance_of_problems(matrix: NDArray[np.float64]) -> float:
+    """Variance that the choice of P problems adds to the mean of [S, P], the noise of single runs taken out."""
+    seeds, problems = matrix.shape
+    if problems < 2:
+        return 0.0
+    by_problem = matrix.mean(axis=0)
+    variance = float(by_problem.var(ddof=1))
+    if seeds > 1:
+        noise = matrix - matrix.mean(axis=1, keepdims=True) - by_problem + matrix.mean()
+        variance -= float((noise**2).sum()) / ((seeds - 1) * (problems - 1)) / seeds
+    return max(variance, 0.0) / problems
 
 
 def per_seed(values: Matrices) -> NDArray[np.float64]:
@@ -104,23 +111,22 @@ def per_seed(values: Matrices) -> NDArray[np.float64]:
     return means
 
 
-def paired(a: Sample, b: Sample, of: str = "mean", seed: int = 0) -> Difference | None:
+def paired(a: Sample, b: Sample, of: str = "mean") -> Difference | None:
     """a - b on the seeds that both have, seed by seed and problem by problem; None without a common seed.
 
     Args:
         a: An arm.
         b: Another, on the same sets and problems.
         of: ``"mean"`` or ``"passed"``.
-        seed: Seed of the resampling.
     """
     common = [each for each in a.seeds if each in b.seeds]
     if not common:
         return None
     left, right = getattr(a.restrict(common), of), getattr(b.restrict(common), of)
-    result = spread({name: left[name] - right[name] for name in left}, seed)
+    result = spread({name: left[name] - right[name] for name in left})
     if len(common) == 1:
         return Difference(result, math.nan, math.nan)
-    half = t_quantile((1 + CONFIDENCE) / 2, len(common) - 1) * result.seed_sd / math.sqrt(len(common))
+    half = _half_width_of_seeds(result.seed_sd, len(common))
     return Difference(result, result.value - half, result.value + half)
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 
 from saki.analysis.study_results import Sample
 from saki.analysis.study_statistics import Difference, Spread, paired, spread
+from saki.files import write_text
 
 SHOWN = {
     "teacher": "Teacher",
@@ -30,6 +34,10 @@ SHOWN = {
 UNTRAINED = ("teacher", "student")
 PLACEMENTS = ("trb", "random_tm", "tv_weighted_tm", "saki")
 CORRECTIONS = ("trb", "teacher_sampled", "saki")
+
+_OWN_FILE = re.compile(
+    r"(table1_mean|table2_pass|table6_placement|table8_corrections|differences|steps)(_.+)?\.(md|tex|csv)"
+)
 
 FEW_SEEDS = 5
 """With fewer seeds a standard deviation between seeds says little."""
@@ -101,13 +109,21 @@ class Table:
 
 
 def write_tables(folder: Path, tables: Sequence[Table]) -> list[Path]:
-    """Write each table as ``.md``, ``.tex`` and ``.csv``; returns the Markdown files."""
+    """Write each table as ``.md``, ``.tex`` and ``.csv``; tables of an earlier state of the study are taken away.
+
+    Returns:
+        The Markdown files.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    written = []
     for table in tables:
-        (folder / f"{table.name}.md").write_text(table.markdown())
-        (folder / f"{table.name}.tex").write_text(table.latex())
-        (folder / f"{table.name}.csv").write_text(table.csv())
-    return [folder / f"{table.name}.md" for table in tables]
+        for ending, text in (("md", table.markdown()), ("tex", table.latex()), ("csv", table.csv())):
+            written.append(folder / f"{table.name}.{ending}")
+            write_text(written[-1], text)
+    for path in folder.iterdir():
+        if _OWN_FILE.fullmatch(path.name) and path not in written:
+            path.unlink()
+    return [path for path in written if path.suffix == ".md"]
 
 
 def study_tables(students: Mapping[str, Arms], reference: str, k: int) -> list[Table]:
@@ -192,7 +208,7 @@ def _main_table(students: Mapping[str, Arms], of: str, metric: str, name: str) -
             interval = Cell(_interval(columns[-1]))
             rows.append((Cell(shown), *cells, interval, Cell(str(columns[-1].num_seeds))))
     notes = [
-        "Average is the mean over sets; its 95% interval resamples seeds and problems (problems alone with one seed).",
+        "Average is the mean over sets; its 95% interval is over seeds and problems (problems alone with one seed).",
         *(["Best and second best of the trained methods are marked."] if rows else []),
     ]
     if len(counts) > 1:
@@ -252,8 +268,8 @@ def _difference_tables(students: Mapping[str, Arms], reference: str, k: int) -> 
                 header,
                 tuple(rows),
                 (
-                    "Intervals are 95%: a bootstrap over seeds and problems, and a t interval over seeds with the "
-                    "problems as they are.",
+                    "Intervals are 95%: over seeds and problems as crossed random effects, and over seeds with the "
+                    "problems as they are (t).",
                     power_note(needed, arms, trained, k),
                 ),
             )
@@ -270,7 +286,7 @@ def power_note(differences: Sequence[Difference], arms: Arms, trained: Sequence[
     if not single or not known:
         return "With one seed nothing can be said of run-to-run noise; run at least two."
     needed = str(known[0]) if known[0] == known[-1] else f"{known[0]} to {known[-1]}"
-    middle = known[len(known) // 2]
+    middle = math.ceil(median(known))
     return (
         f"Between seeds Mean@{k} of a method has a standard deviation of {100 * float(np.mean(single)):.2f} points. "
         f"To find a difference of 1 point with 80% power at 5%, paired by seed, {needed} seeds are "
@@ -284,11 +300,15 @@ def _own_name(name: str, student: str, students: Mapping[str, Arms]) -> str:
 
 
 def _ranks(values: Mapping[str, float]) -> dict[str, int]:
-    """1 for the best, 2 for the second best; equal values share a rank, and nothing is marked where all are equal."""
-    order = sorted(set(values.values()), reverse=True)[:2]
-    if len(order) < 2:
+    """1 for the best, 2 for the second best, by the values as shown; nothing is marked where all are equal.
+
+    Equal values share a rank and use up those behind it: with two that are best there is no second.
+    """
+    shown = {label: round(100 * value, 1) for label, value in values.items()}
+    if len(set(shown.values())) < 2:
         return {}
-    return {label: order.index(value) + 1 for label, value in values.items() if value in order}
+    ranks = {label: 1 + sum(other > value for other in shown.values()) for label, value in shown.items()}
+    return {label: rank for label, rank in ranks.items() if rank <= 2}
 
 
 def _percent(value: Spread, digits: int = 1) -> str:

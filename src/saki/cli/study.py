@@ -17,16 +17,20 @@ from saki.analysis.study_tables import Arms, steps_tables, study_tables, write_t
 from saki.cli.console import git_commit, print_json
 from saki.cli.study_board import Board
 from saki.cli.study_files import finished, scores
-from saki.cli.study_pool import WorkerPool
+from saki.cli.study_pool import PoolState, WorkerPool
 from saki.config import CommandParser, UsageError
 from saki.config.commands import CommonArguments, StudyArguments
+from saki.config.sources import prompt_rows
 from saki.config.study import STUDENT, TEACHER, Study, StudyRun, chosen_runs, folder_name, read_study
+from saki.files import write_text
 
 logger = logging.getLogger(__name__)
 
 SUMMARY = "Run a study file: methods x seeds x students, several at once. Started again it goes on where it stopped."
 EXAMPLE = "saki study examples/study_smoke.yaml --jobs 2 --out runs/study"
 ALL_TABLES = "tables.md"
+TABLES_SECONDS = 30.0
+"""Least time between two writings of the tables while runs go on."""
 
 
 def parser() -> CommandParser:
@@ -49,21 +53,26 @@ def run(argv: Sequence[str]) -> int:
     folder = Path(common.out or f"runs/{path.stem}")
     begin = time.perf_counter()
     with _claimed(folder):
-        (folder / "study.yaml").write_text(path.read_text())
         done = [each for each in study.runs if finished(each, _folder(folder, each))]
         waiting = [] if args.tables_only else [each for each in chosen if each not in done]
-        _check_probes(waiting)
+        _check_inputs(waiting)
+        write_text(folder / "study.yaml", path.read_text(encoding="utf-8"))
         pool = WorkerPool(waiting, folder, args.jobs)
         board = Board(chosen, [each for each in done if each in chosen], args.jobs)
+        tables = Tables(study, folder, done)
+
+        def on_change(state: PoolState) -> None:
+            board.show(state)
+            tables.refresh(state)
+
         try:
             with _terminable():
-                pool.carry_out(board.show)
+                pool.carry_out(on_change)
         finally:
             board.show(pool.state, last=True)
-            complete = [*done, *(each for each, _ in pool.state.finished)]
-            tables = write_tables_of(study, [each for each in study.runs if each in complete], folder)
+            tables.write(pool.state)
     failed = pool.state.failed
-    if tables:
+    if tables.paths:
         print((folder / ALL_TABLES).read_text())
         print(f"results: {folder / 'results.parquet'}   tables: {folder / ALL_TABLES}")
     if common.json:
@@ -71,11 +80,11 @@ def run(argv: Sequence[str]) -> int:
             {
                 "runs": len(study.runs),
                 "chosen": len(chosen),
-                "finished": len(complete),
+                "finished": len(tables.complete(pool.state)),
                 "finished_now": len(pool.state.finished),
                 "failed": {each.folder: reason for each, reason in failed},
                 "results": str(folder / "results.parquet"),
-                "tables": [str(table) for table in tables],
+                "tables": [str(table) for table in tables.paths],
                 "seconds": round(time.perf_counter() - begin, 1),
                 "commit": git_commit(),
             }
@@ -83,6 +92,31 @@ def run(argv: Sequence[str]) -> int:
     if failed:
         print(f"saki: {len(failed)} of {len(study.runs)} runs failed; start the study again to retry", file=sys.stderr)
     return 1 if failed else 0
+
+
+class Tables:
+    """The tables of a study, now and then while it runs and at its end."""
+
+    def __init__(self, study: Study, folder: Path, done: Sequence[StudyRun]) -> None:
+        self._study, self._folder, self._done = study, folder, done
+        self._at, self._count = time.monotonic(), len(done)
+        self.paths: list[Path] = []
+
+    def complete(self, state: PoolState) -> list[StudyRun]:
+        """Runs that are finished, in the order of the study."""
+        known = [*self._done, *(each for each, _ in state.finished)]
+        return [each for each in self._study.runs if each in known]
+
+    def refresh(self, state: PoolState) -> None:
+        """Write them again if runs were finished since, and the last time is a while ago."""
+        count = len(self._done) + len(state.finished)
+        if count > self._count and time.monotonic() - self._at > TABLES_SECONDS:
+            self.write(state)
+            self._at, self._count = time.monotonic(), count
+
+    def write(self, state: PoolState) -> None:
+        """Write them."""
+        self.paths = write_tables_of(self._study, self.complete(state), self._folder)
 
 
 def write_tables_of(study: Study, complete: Sequence[StudyRun], folder: Path) -> list[Path]:
@@ -105,12 +139,18 @@ def write_tables_of(study: Study, complete: Sequence[StudyRun], folder: Path) ->
         last = step == steps[-1]
         tables = study_tables(samples[step], study.reference, num_samples)
         tables += steps_tables(samples, num_samples) if last else []
-        target = folder / "tables" if last else folder / "tables" / f"step-{step:06d}"
+        target = folder / "tables" if last else _of_step(folder, step)
         paths = write_tables(target, tables)
         if last:
             written = paths
-            (folder / ALL_TABLES).write_text("\n".join(table.markdown() for table in tables))
+            write_text(folder / ALL_TABLES, "\n".join(table.markdown() for table in tables))
+    for stale in set((folder / "tables").glob("step-*")) - {_of_step(folder, step) for step in steps[:-1]}:
+        write_tables(stale, [])
     return written
+
+
+def _of_step(folder: Path, step: int) -> Path:
+    return folder / "tables" / f"step-{step:06d}"
 
 
 def samples_at(study: Study, found: Sequence[SetScore], step: int | None) -> dict[str, Arms]:
@@ -129,8 +169,10 @@ def samples_at(study: Study, found: Sequence[SetScore], step: int | None) -> dic
     return students
 
 
-def _check_probes(runs: Sequence[StudyRun]) -> None:
-    """Read every probe that runs measure, so that a missing or damaged one is told before the first of them."""
+def _check_inputs(runs: Sequence[StudyRun]) -> None:
+    """Read prompts and probes, so that a missing or damaged one is told before the first run and not by each."""
+    for dataset in sorted({run.dataset for run in runs if run.trains}):
+        prompt_rows(dataset)
     probes = {str(run.settings["probe"]) for run in runs if run.settings.get("probe") is not None}
     if probes:
         from saki.probe import read_probe  # brings in models, which a study without probes leaves to its workers

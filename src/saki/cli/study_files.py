@@ -3,35 +3,67 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from saki.analysis.study_results import RESULT, SetScore, run_scores
+from saki.analysis.study_results import RESULT, SetScore, read_run, run_scores
 from saki.config.study import StudyRun, folder_name
+from saki.files import write_text
 
 FAILURE = "failure.txt"
+BEGUN = "run.json"
+"""Settings of a run, written before its first step."""
+
+CHECKPOINTS = "checkpoints"
+_EVALUATIONS = "evaluation-*.json"
 
 
 def finished(run: StudyRun, folder: Path) -> bool:
     """Whether a run has its result.
 
     Raises:
-        ValueError: If the result is that of other settings.
+        ValueError: If the folder's run is finished or half done with other settings, or a file in it is damaged.
     """
-    path = folder / RESULT
-    if not path.is_file():
-        return False
-    stored = json.loads(path.read_text())
-    if stored["fingerprint"] == run.fingerprint:
+    if (folder / RESULT).is_file():
+        _check_settings(run, folder, read_run(folder / RESULT), "finished")
         return True
-    mine, other = run.to_json(), stored["run"]
-    name = next((key for key in mine if mine[key] != other.get(key)), "its format")
-    raise ValueError(
-        f"{folder} was finished with {name} = {other.get(name)!r}, the study now says {mine.get(name)!r}; use another "
-        "--out, or remove that folder"
-    )
+    if _half_done(folder):
+        _check_settings(run, folder, read_run(folder / BEGUN) if (folder / BEGUN).is_file() else {}, "begun")
+    return False
+
+
+def begin(run: StudyRun, folder: Path) -> None:
+    """Write down the settings of a run, unless it is half done with the same.
+
+    Raises:
+        ValueError: If it is half done with others: what they gave must not enter the result of these.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / FAILURE).unlink(missing_ok=True)
+    if not finished(run, folder) and not _half_done(folder):
+        write_text(folder / BEGUN, json.dumps({"fingerprint": run.fingerprint, "run": run.to_json()}))
 
 
 def scores(run: StudyRun, folder: Path) -> list[SetScore]:
-    """What a finished run measured."""
-    stored = json.loads((folder / RESULT).read_text())
-    return run_scores(stored, folder_name(run.student), run.label, run.seed)
+    """What a finished run measured.
+
+    Raises:
+        ValueError: If its result is damaged.
+    """
+    return run_scores(folder / RESULT, folder_name(run.student), run.label, run.seed)
+
+
+def _half_done(folder: Path) -> bool:
+    return any((folder / CHECKPOINTS).glob("checkpoint-*")) or any(folder.glob(_EVALUATIONS))
+
+
+def _check_settings(run: StudyRun, folder: Path, stored: Mapping[str, Any], state: str) -> None:
+    if stored.get("fingerprint") == run.fingerprint:
+        return
+    mine, other = run.to_json(), stored.get("run") or {}
+    name = next((key for key in mine if mine[key] != other.get(key)), "format")
+    raise ValueError(
+        f"{folder} was {state} with {name} = {other.get(name)!r}, the study now says {mine.get(name)!r}; use another "
+        "--out, or remove that folder"
+    )

@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import (
@@ -25,7 +25,7 @@ from transformers import (
 from saki.analysis.study_results import RESULT
 from saki.cli.console import git_commit, run_facts
 from saki.cli.engines import model_engine
-from saki.cli.study_files import FAILURE
+from saki.cli.study_files import CHECKPOINTS, begin
 from saki.config import write_resolved
 from saki.config.sources import model_path, prompt_rows
 from saki.config.study import TEACHER, StudyRun
@@ -53,29 +53,28 @@ def execute(run: StudyRun, folder: Path, report: ReportProgress) -> None:
         run: The run.
         folder: Its folder.
         report: Hears of progress.
+
+    Raises:
+        ValueError: If the folder holds a half-finished run of other settings.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / FAILURE).unlink(missing_ok=True)
+    begin(run, folder)
     name = run.teacher if run.label == TEACHER else run.student
     tokenizer = load_tokenizer(model_path(name))
     model = load_causal_lm(model_path(name), dtype=torch.float32)
-    begin = time.process_time()
-    evaluations = _Evaluations(run, folder, tokenizer, report)
+    clock = _Clock(folder)
+    evaluations = _Evaluations(run, folder, tokenizer, report, clock)
     if run.trains:
         _train(run, folder, model, tokenizer, evaluations, report)
-    trained_at = time.process_time()
     evaluations.measure(model, run.max_steps)
-    train_seconds = trained_at - begin - evaluations.seconds_in_training
     result = {
         "fingerprint": run.fingerprint,
         "run": run.to_json(),
-        "train_cpu_seconds": round(train_seconds, 2),
-        "evaluation_cpu_seconds": round(time.process_time() - begin - train_seconds, 2),
+        **clock.read(),
         "steps": evaluations.read(),
         **run_facts(),
     }
     write_text(folder / RESULT, json.dumps(result))
-    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
 
 
 def _train(
@@ -91,10 +90,10 @@ def _train(
     initial = copy.deepcopy(model.state_dict())
     try:
         trainer = _trainer(run, config, model, tokenizer, evaluations, report)
-        trainer.train(resume_from_checkpoint=bool(list_checkpoints(folder / "checkpoints")))
+        trainer.train(resume_from_checkpoint=bool(list_checkpoints(folder / CHECKPOINTS)))
     except CheckpointError as error:
         logger.warning("%s; %s starts again from step 1", error, folder)
-        shutil.rmtree(folder / "checkpoints")
+        shutil.rmtree(folder / CHECKPOINTS)
         model.load_state_dict(initial)
         trainer = _trainer(run, run.config(str(folder)), model, tokenizer, evaluations, report)
         trainer.train()
@@ -120,17 +119,49 @@ def _trainer(
     )
 
 
+class _Clock:
+    """CPU seconds of a run by part, over all processes that had a hand in it.
+
+    What a killed process did after the last time it was written down is lost: it is done again.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "cpu_seconds.json"
+        known = json.loads(self._path.read_text()) if self._path.is_file() else {}
+        self._seconds = {"train": 0.0, "evaluation": 0.0, **known}
+        self._since = time.process_time()
+
+    def count(self, part: Literal["train", "evaluation"]) -> None:
+        """Book the time since the last booking, and write it down."""
+        now = time.process_time()
+        self._seconds[part] += now - self._since
+        self._since = now
+        write_text(self._path, json.dumps(self._seconds))
+
+    def read(self) -> dict[str, float]:
+        """Fields of a result."""
+        return {f"{part}_cpu_seconds": round(seconds, 2) for part, seconds in self._seconds.items()}
+
+
 class _Evaluations:
     """Evaluations of one run, each on disk once it is there."""
 
-    def __init__(self, run: StudyRun, folder: Path, tokenizer: PreTrainedTokenizerBase, report: ReportProgress) -> None:
+    def __init__(
+        self,
+        run: StudyRun,
+        folder: Path,
+        tokenizer: PreTrainedTokenizerBase,
+        report: ReportProgress,
+        clock: _Clock,
+    ) -> None:
         self._run, self._folder, self._tokenizer, self._report = run, folder, tokenizer, report
-        self.seconds_in_training = 0.0
+        self.clock = clock
 
     def measure(self, model: PreTrainedModel, step: int) -> None:
         """Evaluate the model, unless this step's result is there."""
         path = self._path(step)
-        if path.is_file() and json.loads(path.read_text())["fingerprint"] == self._run.fingerprint:
+        self.clock.count("train")
+        if path.is_file():
             return
         run = self._run
         result = evaluate_model(
@@ -150,14 +181,13 @@ class _Evaluations:
             }
             for each in result.sets
         }
-        write_text(path, json.dumps({"fingerprint": run.fingerprint, "sets": sets}))
+        write_text(path, json.dumps({"sets": sets}))
+        self.clock.count("evaluation")
 
     def in_training(self, model: PreTrainedModel, step: int) -> None:
         """Evaluate where the run asks for it."""
         if step in self._run.evaluate_at:
-            begin = time.process_time()
             self.measure(model, step)
-            self.seconds_in_training += time.process_time() - begin
 
     def read(self) -> dict[str, Any]:
         """Results by step."""
@@ -185,6 +215,10 @@ class _Progress(TrainerCallback):
         """Report the step."""
         self._report("training", state.global_step, state.max_steps)
         self._evaluations.in_training(model, state.global_step)
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Book the time that led to a checkpoint."""
+        self._evaluations.clock.count("train")
 
 
 @functools.lru_cache(maxsize=4)

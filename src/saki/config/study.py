@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from saki import lab
 from saki.config.parsing import UsageError, read_yaml
 from saki.config.recipes import lab_config
-from saki.config.sources import LAB_MODELS, LAB_PROMPTS, LAB_STUDENT, LAB_TEACHER, check_model_name
+from saki.config.sources import LAB_MODELS, LAB_PROMPTS, LAB_STUDENT, LAB_TEACHER, check_model_name, check_prompts_name
 from saki.training import SakiConfig
 from saki.types.exact import did_you_mean
 
@@ -24,6 +24,17 @@ TEACHER, STUDENT = "teacher", "student"
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 _OWN_FIELDS = ("output_dir", "method", "seed", "max_steps", "logging_dir", "run_name")
 _ARM_KEYS = ("label", "method")
+_KINDS: dict[str, tuple[Any, str]] = {
+    "methods": (list, "a list"),
+    "students": (list, "a list"),
+    "overrides": (dict, "a mapping of 'key: value' lines"),
+    "evaluate_at": (list, "a list of steps"),
+    "teacher": (str, "the name or folder of a model"),
+    "dataset": (str, "the name or file of a prompt set"),
+    "split": (str, "test or development"),
+    "reference": (str | None, "a label"),
+    "baselines": (bool, "true or false"),
+}
 
 
 @dataclass(frozen=True)
@@ -191,10 +202,13 @@ def read_study(path: Path) -> Study:
         raise UsageError(f"reference {reference!r} is no label of {path}; {_hint(reference, labels)}")
     students, seeds = tuple(keys.students), parse_seeds(keys.seeds)
     for name in (keys.teacher, *students):
-        try:
-            check_model_name("a model", name)
-        except ValueError as error:
-            raise UsageError(f"{error} ({path})") from error
+        _refuse(path, check_model_name, "a model", name)
+    _refuse(path, check_prompts_name, "dataset", keys.dataset)
+    unnamed = next((student for student in students if not _LABEL.fullmatch(folder_name(student))), None)
+    if unnamed is not None:
+        raise UsageError(
+            f"the student {unnamed!r} in {path} gives its runs no folder name; give the folder's full path"
+        )
     if len({folder_name(student) for student in students}) < len(students):
         raise UsageError(f"two students of {path} have the same folder name; rename one of the folders")
     study = Study(arms, seeds, students, reference, _runs(keys, arms, seeds))
@@ -255,6 +269,8 @@ def parse_seeds(value: Any) -> tuple[int, ...]:
         if not match:
             raise UsageError(f"seeds must be numbers and ranges such as 0-15, got {part!r}")
         first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise UsageError(f"the range of seeds {part.strip()!r} runs backwards; write {last}-{first}")
         seeds += range(first, last + 1)
     if not seeds or len(set(seeds)) < len(seeds):
         raise UsageError(f"seeds must be there and differ, got {value!r}")
@@ -299,13 +315,18 @@ def _arm(entry: Any, overrides: Mapping[str, Any], path: Path) -> StudyArm:
     label = str(own.get("label", own["method"]))
     if not _LABEL.fullmatch(label):
         raise UsageError(f"the label {label!r} in {path} names a folder; use letters, digits, '.', '-', '_' and '+'")
-    settings = {**overrides, **{key: value for key, value in own.items() if key not in _ARM_KEYS}}
+    settings: dict[Any, Any] = {**overrides, **{key: value for key, value in own.items() if key not in _ARM_KEYS}}
     known = [each.name for each in dataclasses.fields(SakiConfig) if each.init and each.name not in _OWN_FIELDS]
     for key in settings:
         if key in _OWN_FIELDS:
             raise UsageError(f"{key!r} in {path} is set by the study itself; remove it from {label}")
         if key not in known:
-            raise UsageError(f"unknown key {key!r} of {label} in {path}; {_hint(key, [*known, *_ARM_KEYS])}")
+            raise UsageError(f"unknown key {key!r} of {label} in {path}; {_hint(str(key), [*known, *_ARM_KEYS])}")
+    for key, value in settings.items():
+        if key == "method_options" and not isinstance(value, dict | None):
+            raise UsageError(f"method_options of {label} in {path} must hold 'option: value' lines, got {value!r}")
+        if not isinstance(value, bool | int | float | str | list | dict | None):
+            raise UsageError(f"{key} of {label} in {path} is a {type(value).__name__}; expected a number or a text")
     return StudyArm(label, own["method"], {key: _number(value) for key, value in settings.items()})
 
 
@@ -317,9 +338,11 @@ def _number(value: Any) -> Any:
 
 
 def _check_keys(keys: StudyKeys, path: Path) -> None:
-    for name, kind in (("methods", list), ("students", list), ("overrides", dict), ("evaluate_at", list)):
+    for name, (kind, words) in _KINDS.items():
         if not isinstance(getattr(keys, name), kind):
-            raise UsageError(f"{name} in {path} must be a {kind.__name__}, got {getattr(keys, name)!r}")
+            raise UsageError(f"{name} in {path} must be {words}, got {getattr(keys, name)!r}")
+    if any(not isinstance(name, str) for name in keys.students):
+        raise UsageError(f"students in {path} must be names or folders of models, got {keys.students!r}")
     if not keys.methods or not keys.students:
         raise UsageError(f"{path} needs at least one of methods and of students")
     for name in ("max_steps", "num_problems", "num_samples", "max_new_tokens"):
@@ -328,7 +351,7 @@ def _check_keys(keys: StudyKeys, path: Path) -> None:
             raise UsageError(f"{name} in {path} must be a whole number of at least 1, got {value!r}")
     if keys.split not in ("test", "development"):
         raise UsageError(f"split in {path} must be test or development, got {keys.split!r}")
-    if any(not isinstance(step, int) or not 1 <= step < keys.max_steps for step in keys.evaluate_at):
+    if any(type(step) is not int or not 1 <= step < keys.max_steps for step in keys.evaluate_at):
         raise UsageError(
             f"evaluate_at in {path} must hold steps from 1 to {keys.max_steps - 1}, got {keys.evaluate_at}"
         )
@@ -337,6 +360,13 @@ def _check_keys(keys: StudyKeys, path: Path) -> None:
         available("gcd", keys.num_problems)  # the set with the fewest distinct questions
     except ValueError as error:
         raise UsageError(f"num_problems in {path}: {error}") from error
+
+
+def _refuse(path: Path, check: Callable[[str, str], None], key: str, name: str) -> None:
+    try:
+        check(key, name)
+    except ValueError as error:
+        raise UsageError(f"{error} ({path})") from error
 
 
 def _hint(name: str, known: Sequence[str]) -> str:

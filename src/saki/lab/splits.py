@@ -17,6 +17,7 @@ TEST_SETS: tuple[str, ...] = ("sum_3", "sum_6", "products_3", "parentheses", "li
 _HARD_KIND_WEIGHT = 2  # a training question comes from a given test kind this much more often than from an easier one
 _TRIES_PER_PROBLEM = 50
 _MIN_TRIES = 10_000
+_MOST_IN_VAIN = 20_000
 
 
 def split_of(prompt: str) -> Split:
@@ -114,12 +115,15 @@ def _distinct_problems(name: str, split: Split, num_problems: int, seed: int) ->
     rng = random.Random(f"saki.lab {split} {name} {seed}")
     found: dict[tuple[int, ...], Problem] = {}
     # A kind such as gcd has few distinct questions, so the hunt for new ones has a bound.
+    in_vain = 0
     for _ in range(_MIN_TRIES + _TRIES_PER_PROBLEM * num_problems):
-        if len(found) == num_problems:
+        if len(found) == num_problems or in_vain > _MOST_IN_VAIN:
             break
         numbers = kind.draw(rng)
+        in_vain += 1
         if numbers not in found and split_of(kind.prompt(numbers)) == split:
             found[numbers] = kind.problem(numbers)
+            in_vain = 0
     if len(found) < num_problems:
         raise ValueError(
             f"the {split} split of {name!r} gave {len(found)} distinct questions, expected {num_problems}; "

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from saki.functional import kl_divergence
 from saki.methods.record import VocabularyBranch
-from saki.objectives import TokenTargets, centered_advantage, clamp_advantage, reverse_kl_loss
+from saki.objectives import TokenTargets, clamp_advantage, log_ratio_advantage, mean_log_ratio, reverse_kl_loss
 
 
 def _full_reverse_kl(policy: Tensor, teacher: Tensor, targets: TokenTargets, clip: float | None) -> tuple[Tensor, None]:
@@ -19,11 +19,9 @@ def _full_forward_kl(policy: Tensor, teacher: Tensor, targets: TokenTargets, cli
 
 def _centered(policy: Tensor, teacher: Tensor, targets: TokenTargets, clip: float | None) -> tuple[Tensor, Tensor]:
     logprobs = _of_committed(policy, targets)
-    baseline = kl_divergence(policy.detach(), teacher)
-    value, clamped = clamp_advantage(
-        centered_advantage(logprobs.detach(), targets.teacher_logprobs.to(logprobs.dtype), baseline), clip
-    )
-    return -value * logprobs, clamped
+    ratio, clamped = log_ratio_advantage(logprobs, targets.teacher_logprobs.to(logprobs.dtype), clip)
+    value, clamped_again = clamp_advantage(ratio - mean_log_ratio(policy, teacher, clip), clip)
+    return -value * logprobs, clamped | clamped_again
 
 
 def _reverse_and_forward(
@@ -44,7 +42,7 @@ FULL_FORWARD_KL = VocabularyBranch("full_forward_kl", _full_forward_kl)
 """KL(T || pi) over the whole vocabulary."""
 
 CENTERED_REVERSE_KL = VocabularyBranch("centered_reverse_kl", _centered)
-"""Sampled reverse KL with the baseline -KL(p || T)."""
+"""Sampled reverse KL with the baseline E_{y~p}[log T(y) - log p(y)], which is -KL(p || T) but for the clip."""
 
 REVERSE_AND_FORWARD_KL = VocabularyBranch("reverse_and_forward_kl", _reverse_and_forward)
 """Sampled reverse KL plus KL(T || pi) over the whole vocabulary."""

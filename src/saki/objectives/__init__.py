@@ -1,9 +1,9 @@
 """Losses, routing and schedules."""
 
 from saki.objectives.advantages import (
-    centered_advantage,
     extrapolated_advantage,
     low_probability_advantage,
+    mean_log_ratio,
     power_advantage,
 )
 from saki.objectives.losses import (
@@ -30,7 +30,6 @@ __all__ = [
     "Fact",
     "TokenFacts",
     "TokenTargets",
-    "centered_advantage",
     "clamp_advantage",
     "constant",
     "cosine_anneal",
@@ -38,6 +37,7 @@ __all__ = [
     "linear_anneal",
     "log_ratio_advantage",
     "low_probability_advantage",
+    "mean_log_ratio",
     "power_advantage",
     "radius_schedule",
     "reverse_kl_loss",

@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from saki.objectives.losses import clamp_advantage
+
 
 def extrapolated_advantage(
     policy_logprobs: Tensor, teacher_logprobs: Tensor, reference_logprobs: Tensor, factor: float
@@ -54,20 +56,24 @@ def power_advantage(policy_logprobs: Tensor, teacher_logprobs: Tensor, power: fl
     return (torch.expm1(power * teacher) - torch.expm1(power * policy)) / power
 
 
-def centered_advantage(policy_logprobs: Tensor, teacher_logprobs: Tensor, reverse_kl: Tensor) -> Tensor:
-    """A = (log T(y) - log p(y)) + KL(p || T): the log-ratio less its mean under p.
-
-    E_{y~p}[A] = 0, and since E_{y~p}[grad log p(y)] = 0 the baseline leaves the expected gradient as it is.
+def mean_log_ratio(policy: Tensor, teacher: Tensor, clip: float | None) -> Tensor:
+    """E_{y~p}[log T(y) - log p(y)], each log-ratio clamped to [-clip, clip]: -KL(p || T) where the clamp is not met.
 
     Args:
-        policy_logprobs: [N] log p(y).
-        teacher_logprobs: [N] log T(y).
-        reverse_kl: [N] KL(p || T) at the same prefixes.
+        policy: [N, V] log p.
+        teacher: [N, V] log T.
+        clip: Bound, or None for no clamp; then it is -inf where T is 0 and p is not.
 
     Returns:
-        [N].
+        [N] nats, detached.
+
+    Raises:
+        ValueError: If clip is not positive.
     """
-    return (teacher_logprobs - policy_logprobs + reverse_kl).detach()
+    policy, teacher = policy.detach(), teacher.detach()
+    possible = policy > -torch.inf
+    ratio, _ = clamp_advantage(teacher - torch.where(possible, policy, 0.0), clip)
+    return torch.where(possible, policy.exp() * ratio, 0.0).sum(dim=-1)
 
 
 def low_probability_advantage(policy_logprobs: Tensor, advantage: float, max_probability: float) -> Tensor:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import types
 from typing import Any
 
 import torch
@@ -15,7 +18,8 @@ class CompiledForward:
 
     Rows, queries and visible slots stay symbolic, so one graph serves all lengths and another the forwards of a single
     token. The graph's guards on the model's own modules are left out: a decoder owns its model and changes nothing
-    about it but the values of its weights, which the graph reads anew each time.
+    about it but the values of its weights, which the graph reads anew each time. Graphs are kept by code object, so
+    models of one architecture share theirs, and each architecture has a code object of its own.
 
     Args:
         model: A causal LM in eval mode, with slab attention.
@@ -39,6 +43,9 @@ class CompiledForward:
             logits: Tensor = output.logits
             return logits
 
+        forward = types.FunctionType(
+            _code_of_its_own(forward.__code__, _architecture(model)), globals(), "forward", None, forward.__closure__
+        )
         options: Any = {"guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe}
         self._forward = torch.compile(forward, dynamic=True, options=options)
 
@@ -61,3 +68,18 @@ class CompiledForward:
             cache.visible,
         )
         return logits
+
+
+def _architecture(model: nn.Module) -> str:
+    """All that a graph takes for granted of a model: its class, its settings, and shape and place of its tensors."""
+    config: Any = model.config
+    tensors = [
+        (name, tuple(each.shape), str(each.dtype), str(each.device))
+        for name, each in (*model.named_parameters(remove_duplicate=False), *model.named_buffers())
+    ]
+    return f"{type(model).__qualname__} {config.to_json_string(use_diff=False)} {tensors}"
+
+
+@functools.cache
+def _code_of_its_own(code: types.CodeType, architecture: str) -> types.CodeType:
+    return code.replace(co_name=f"forward_{hashlib.blake2b(architecture.encode(), digest_size=8).hexdigest()}")
