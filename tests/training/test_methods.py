@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 from transformers import TrainerCallback
 
+from saki.data import collate_rollout
 from saki.functional import RowKeys, draw_teacher_samples, kl_divergence
 from saki.methods import Method, get_method, method_names
 from saki.models import plain_state
-from saki.rollout import read_rollouts
+from saki.rollout import HFDecoder, read_rollouts
 from saki.training import CheckpointError, SakiConfig, SakiTrainer
-from saki.training.teacher import VocabularyTeacher
+from saki.training.teacher import PLACES, VocabularyTeacher
 from tests.tiny import VOCAB, tiny_pair, tiny_rows, tiny_tokenizer
 
 
@@ -241,5 +243,52 @@ def test_the_reference_survives_a_resume(tmp_path):
 def test_the_teacher_is_not_copied(tmp_path):
     run = trainer(tmp_path, "opd_full")
     pointers = {tensor.data_ptr() for _, tensor in run.engine._teacher.named_tensors()}
-    assert {tensor.data_ptr() for _, tensor in run.loss._teacher._decoder.named_tensors()} == pointers
-    assert trainer(tmp_path / "opd", "opd").loss._teacher is None
+    assert {tensor.data_ptr() for _, tensor in run.loss.teacher._decoder.named_tensors()} == pointers
+    assert trainer(tmp_path / "opd", "opd").loss.teacher is None
+
+
+@pytest.mark.parametrize("name", ["opd_full", "entropy_aware", "trb_full", "opd"])
+def test_a_student_rollout_runs_once_through_a_teacher_whose_laws_the_loss_needs(name, tmp_path, monkeypatch):
+    """Scores, entropies and laws of a micro-batch come from one pass; a guided rollout is scored in its waves."""
+    whole, cached = [], []
+    features, forward = HFDecoder.features, HFDecoder.forward
+    monkeypatch.setattr(HFDecoder, "features", lambda own, ids: whole.append(own) or features(own, ids))
+    run = trainer(tmp_path, name, per_device_train_batch_size=4, max_steps=2, radius_anneal_steps=1)
+    teacher = run.engine._teacher
+
+    def counted(own, *rest):
+        if own is teacher:
+            cached.append(own)
+        return forward(own, *rest)
+
+    monkeypatch.setattr(HFDecoder, "forward", counted)
+    run.train()
+    assert run.rollouts.request(2).student_only
+    assert len(whole) == (0 if name == "opd" else 4)  # two micro-batches in each of two steps
+    assert bool(cached) == (name in ("trb_full", "opd"))
+    assert run.engine.stats().teacher_score_forwards == (0 if name != "opd" else len(cached))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_scores_from_kept_hidden_states_are_those_of_the_engine(dtype, tmp_path):
+    run = trainer(tmp_path, "entropy_aware", dtype, per_device_train_batch_size=3, prompts_per_step=6)
+    batch = run.engine.generate(run.prompts.prompts[:5], replace(run.rollouts.request(1), score_teacher=False))
+    assert bool(torch.isnan(batch.teacher_logprobs).all())
+    asked = run.engine.score(batch)
+    without = run.facts.of(batch).teacher_entropy  # by a pass of its own
+    scored = run.loss.teacher.score(batch)
+    mask, close = batch.response_mask, {"atol": 1e-10 if dtype == torch.float64 else 1e-5, "equal_nan": True}
+    assert torch.allclose(scored.teacher_logprobs, asked.logprobs, **close)
+    assert torch.allclose(scored.mode_teacher_logprobs, asked.mode_logprobs, **close)
+    assert torch.equal(scored.teacher_mode_ids, asked.mode_ids)
+    assert torch.allclose(run.facts.of(scored).teacher_entropy, without, **close)
+    assert scored.teacher_logprobs.dtype == asked.logprobs.dtype
+    (places,) = run.loss.teacher.places(scored).values()
+    assert places[mask].tolist() == list(range(int(mask.sum())))
+    for rows in ([0, 1, 2], [7, 9], [4]):  # of any micro-batch: what a pass of its own gives
+        micro = {**collate_rollout(scored, rows, 0)}
+        own = run.loss.teacher.features(micro)
+        kept = run.loss.teacher.features({**micro, PLACES: places[rows][:, : micro["response_mask"].shape[1]]})
+        assert torch.allclose(kept, own, atol=close["atol"])
+    run.loss.teacher.forget()
+    assert run.loss.teacher.places(scored) == {}

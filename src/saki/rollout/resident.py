@@ -15,7 +15,7 @@ from saki.rollout.decoder import HALF_SYNCED, Decoder, HalfSyncedError
 from saki.rollout.memory import with_half_until_it_fits
 from saki.rollout.protocol import EngineStats, ProgressCallback, ScoreResult, SyncReport
 from saki.rollout.rows import Row, check_request, expand_rows, row_slots
-from saki.rollout.scoring import join_scores, score_rows
+from saki.rollout.scoring import join_scores, score_rows, with_teacher_scores
 from saki.rollout.sync import model_checksum, sync_decoder
 from saki.rollout.unit import WorkUnit
 from saki.types import Prompt, RolloutBatch, RolloutRequest
@@ -150,14 +150,7 @@ class ResidentEngine:
         slots = min(self._num_slots(rows, request), len(rows))
         batch = with_half_until_it_fits(f"a rollout of {len(rows)} rows", slots, attempt, self._admit_at_most)
         if request.student_only and request.score_teacher:
-            scores = self.score(batch)
-            batch = replace(
-                batch,
-                teacher_logprobs=scores.logprobs,
-                teacher_mode_ids=scores.mode_ids,
-                proposal_teacher_logprobs=scores.logprobs,
-                mode_teacher_logprobs=scores.mode_logprobs,
-            )
+            return with_teacher_scores(batch, self.score(batch))
         return batch
 
     def _admit_at_most(self, rows: int) -> None:

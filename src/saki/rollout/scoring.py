@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -84,20 +85,32 @@ def score_rows(decoder: Decoder, batch: RolloutBatch) -> tuple[ScoreResult, int]
     Returns:
         The result on the host, float64, and the number of forwards it took.
     """
-    values, forwards = read_rows(decoder, batch, _logprob_and_mode)
+    values, forwards = read_rows(decoder, batch, logprob_and_mode)
     if not values:  # nothing but prompts of one token without a response
         nothing = torch.full(batch.completion_ids.shape, torch.nan, dtype=torch.float64)
         return ScoreResult(nothing, torch.full_like(batch.completion_ids, -1), nothing), forwards
     return ScoreResult(**values), forwards
 
 
-def _logprob_and_mode(log_probs: Tensor, ids: Tensor, positions: Tensor) -> dict[str, Tensor]:
+def logprob_and_mode(log_probs: Tensor, ids: Tensor, positions: Tensor | None = None) -> dict[str, Tensor]:
+    """Fields of a :class:`ScoreResult` from log-probs [..., V] and committed ids [...]; a :data:`Reader`."""
     mode_ids = modes(log_probs)
     return {
         "logprobs": take(log_probs, ids),
         "mode_ids": mode_ids,
         "mode_logprobs": take(log_probs, mode_ids),
     }
+
+
+def with_teacher_scores(batch: RolloutBatch, scores: ScoreResult) -> RolloutBatch:
+    """A student-only rollout with the teacher's scores of it filled in."""
+    return replace(
+        batch,
+        teacher_logprobs=scores.logprobs,
+        teacher_mode_ids=scores.mode_ids,
+        proposal_teacher_logprobs=scores.logprobs,
+        mode_teacher_logprobs=scores.mode_logprobs,
+    )
 
 
 def join_scores(parts: list[ScoreResult], like: Tensor) -> ScoreResult:

@@ -13,6 +13,7 @@ from saki.objectives import TokenFacts
 from saki.rollout import HFDecoder, model_checksum
 from saki.rollout.scoring import read_rows, score_rows
 from saki.training.ranks import Ranks
+from saki.training.teacher import VocabularyTeacher
 from saki.types import RolloutBatch
 
 
@@ -28,14 +29,20 @@ class StepFacts:
         teacher: The teacher, for facts about it.
         reference: The initial student, for ``reference_logprobs``.
         max_batch_rows: Rows that are scored together.
+        laws: The teacher's laws, which may be there already.
     """
 
     def __init__(
-        self, method: Method, teacher: HFDecoder | None, reference: HFDecoder | None, max_batch_rows: int
+        self,
+        method: Method,
+        teacher: HFDecoder | None,
+        reference: HFDecoder | None,
+        max_batch_rows: int,
+        laws: VocabularyTeacher | None = None,
     ) -> None:
         self._needs, self._router_needs = method.needs, method.router_needs
         self._teacher, self._reference = teacher, reference
-        self._max_batch_rows = max_batch_rows
+        self._max_batch_rows, self._laws = max_batch_rows, laws
         self.resume_facts = (
             {"reference_checksum": model_checksum(reference.named_tensors())} if reference is not None else {}
         )
@@ -65,6 +72,8 @@ class StepFacts:
 
     def _teacher_entropy(self, batch: RolloutBatch) -> Tensor:
         assert self._teacher is not None
+        if self._laws is not None and self._laws.keeps:
+            return self._laws.entropies(batch).to(batch.student_logprobs.dtype)
         parts = [
             read_rows(self._teacher, part, lambda log_t, *_: {"entropy": entropy(log_t)})[0]["entropy"]
             for part in self._parts(batch)

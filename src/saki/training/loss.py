@@ -30,6 +30,9 @@ class MethodLoss:
         teacher: The teacher's laws, for a method that needs them.
         advantage_clip: Bound on advantages, or None.
         sums: Where metrics go.
+
+    Attributes:
+        teacher: As given; it scores student rollouts, too.
     """
 
     def __init__(
@@ -40,13 +43,14 @@ class MethodLoss:
         advantage_clip: float | None,
         sums: MetricSums,
     ) -> None:
-        self._method, self._policy, self._teacher = method, policy, teacher
+        self._method, self._policy, self.teacher = method, policy, teacher
         self._clip, self._sums = advantage_clip, sums
         self._branch_names = tuple(branch.name for branch in method.branches)
 
     def step_columns(self, batch: RolloutBatch, facts: TokenFacts) -> dict[str, Tensor]:
         """What a step's micro-batches carry beside the rollout: [B, T] routes and facts."""
-        return {"routes": self._method.route(batch, facts), **facts.known()}
+        places = self.teacher.places(batch) if self.teacher is not None else {}
+        return {"routes": self._method.route(batch, facts), **facts.known(), **places}
 
     def token_losses(
         self, model: nn.Module, unwrapped: nn.Module, inputs: dict[str, Tensor], autocast: AbstractContextManager[Any]
@@ -72,7 +76,7 @@ class MethodLoss:
             **{name: inputs[name][mask] for name in self._method.needs},
         )
         ids = torch.stack([targets.completion_ids, self._method.target_ids(routes, targets)], dim=1)
-        features = self._teacher.features(inputs) if self._teacher is not None else None
+        features = self.teacher.features(inputs) if self.teacher is not None else None
 
         def read(logits: Tensor, which: slice) -> Tensor:
             chosen = logits.gather(-1, ids[which]) - logits.logsumexp(dim=-1, keepdim=True)
@@ -95,7 +99,7 @@ class MethodLoss:
     def _vocabulary_losses(
         self, logits: Tensor, features: Tensor, routes: Tensor, targets: TokenTargets
     ) -> tuple[Tensor, Tensor]:
-        teacher = self._teacher
+        teacher = self.teacher
         assert teacher is not None
         return self._method.vocabulary_losses(
             torch.log_softmax(logits, dim=-1),
@@ -132,6 +136,8 @@ def method_parts(
     if "reference_logprobs" in method.needs:
         reference = frozen_copy(student, spec, dtype=rollout_dtype, device=args.device)
     policy = PolicyHead(student, spec.vocab_size, args.loss_chunk_tokens)
-    laws = VocabularyTeacher(teacher) if teacher is not None and method.needs_vocabulary else None
-    facts = StepFacts(method, teacher, reference, args.rollout_batch_rows)
+    laws = None
+    if teacher is not None and method.needs_vocabulary:
+        laws = VocabularyTeacher(teacher, args.per_device_train_batch_size)
+    facts = StepFacts(method, teacher, reference, args.rollout_batch_rows, laws)
     return facts, MethodLoss(method, policy, laws, args.advantage_clip, sums)

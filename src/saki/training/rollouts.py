@@ -19,6 +19,7 @@ from saki.training.config import SakiConfig
 from saki.training.metrics import MetricSums, record_rollout
 from saki.training.ranks import Ranks
 from saki.training.step_clock import StepClock
+from saki.training.teacher import VocabularyTeacher
 from saki.types import Prompt, RolloutBatch, RolloutRequest
 
 logger = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ class StepRollouts:
         sums: Where metrics go.
         ranks: The processes of the run; each must call :meth:`sync` and :meth:`roll_out` as the others do.
         clock: Where seconds go.
+        teacher: Scores student rollouts in the engine's place where the losses need its laws anyway.
 
     Attributes:
         synced_version: Version of the weights that the engine holds, or None if unknown.
@@ -56,10 +58,12 @@ class StepRollouts:
         sums: MetricSums,
         ranks: Ranks | None = None,
         clock: StepClock | None = None,
+        teacher: VocabularyTeacher | None = None,
     ) -> None:
         self._engine, self._method, self._prompts, self._args, self._sums = engine, method, prompts, args, sums
         self._ranks = ranks or Ranks()
         self._clock = clock or StepClock(sums, self._ranks)
+        self._teacher = teacher
         self.synced_version: int | None = None
         self.last_sync: SyncReport | None = None
         self._last: tuple[RolloutBatch, int] | None = None
@@ -132,7 +136,9 @@ class StepRollouts:
             samples.setdefault(item["prompt"], []).append(item["sample"])
         prompts = [replace(self._prompts[index], sample_indices=tuple(chosen)) for index, chosen in samples.items()]
         begin, before = time.perf_counter(), self._engine.stats()
-        batch = self._engine.generate(prompts, self.request(step))
+        request = self.request(step)
+        scorer = self._teacher if request.student_only else None
+        batch = self._engine.generate(prompts, replace(request, score_teacher=scorer is None))
         seconds, after = time.perf_counter() - begin, self._engine.stats()
         score_seconds = after.seconds.get("score", 0.0) - before.seconds.get("score", 0.0)
         self._clock.add("rollout", seconds - score_seconds)
@@ -143,7 +149,13 @@ class StepRollouts:
         self._sums.add("time/tokens_per_s", batch.num_valid_tokens, seconds / self._ranks.size)
         for name in ("teacher_q_forwards", "waves", "empty_residuals"):
             self._sums.total(f"rollout/{name}", getattr(after, name) - getattr(before, name))
-        return batch.select(_rows_of(items, samples))
+        batch = batch.select(_rows_of(items, samples))
+        if scorer is not None:
+            with self._clock.measure("score"):
+                return scorer.score(batch)
+        if self._teacher is not None:
+            self._teacher.forget()
+        return batch
 
     def _write(self) -> Path:
         """Write the last step's rollout, unless its file is there."""

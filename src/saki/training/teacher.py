@@ -1,34 +1,105 @@
-"""The teacher's next-token laws at a micro-batch's response positions, a chunk of tokens at a time."""
+"""The teacher's next-token laws at response positions, from one pass over the sequences."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from saki.functional import normalized_log_probs
+from saki.data import collate_rollout
+from saki.functional import entropy, normalized_log_probs
 from saki.rollout import HFDecoder
+from saki.rollout.memory import with_half_until_it_fits
+from saki.rollout.protocol import ScoreResult
+from saki.rollout.scoring import LOGITS_BUDGET, logprob_and_mode, with_teacher_scores
+from saki.types import RolloutBatch, fill_value
+
+PLACES = "teacher_places"
+"""Column [B, T] of a micro-batch: which of the kept hidden states belongs to a response position."""
 
 
 class VocabularyTeacher:
     """Gives whole teacher laws to the losses that need them.
 
-    The sequences run through the teacher once a micro-batch; what is kept are the hidden states of the response
-    positions, and logits exist only for the tokens asked for.
+    What is kept of a pass are the hidden states of the response positions, and logits exist only for the tokens asked
+    for. A step whose rollout asked nothing of the teacher is scored here by one pass, and its hidden states wait on the
+    host for the losses; the tokens of other steps run through the teacher once more, micro-batch by micro-batch.
 
     Args:
         decoder: The teacher. Its module may be the one that an engine runs: nothing of it is changed.
+        rows_at_once: Rows that run together.
     """
 
-    def __init__(self, decoder: HFDecoder) -> None:
-        self._decoder = decoder
+    def __init__(self, decoder: HFDecoder, rows_at_once: int) -> None:
+        self._decoder, self._rows_at_once = decoder, rows_at_once
+        self._kept: Tensor | None = None
 
-    @torch.no_grad()
+    @property
+    def keeps(self) -> bool:
+        """Whether hidden states of the present step are there."""
+        return self._kept is not None
+
+    def forget(self) -> None:
+        """Let go of the hidden states of a step."""
+        self._kept = None
+
+    def score(self, batch: RolloutBatch) -> RolloutBatch:
+        """A step's rollout with the teacher's log-probs and modes filled in; its hidden states [N, hidden] are kept."""
+        self.forget()
+
+        def attempt(rows_at_once: int) -> list[Tensor]:
+            parts = []
+            for rows in torch.arange(len(batch)).split(rows_at_once):
+                micro = collate_rollout(batch, rows, 0)
+                columns = {
+                    "input_ids": micro["input_ids"],
+                    "attention_mask": micro["attention_mask"],
+                    "response_mask": micro["response_mask"],
+                }
+                inputs = {name: value.to(self._decoder.device) for name, value in columns.items()}
+                parts.append(self._run(inputs).cpu())
+            return parts
+
+        rows = min(self._rows_at_once, len(batch))
+        parts = with_half_until_it_fits(f"scoring {len(batch)} rows", rows, attempt, self._admit_at_most)
+        self._kept = torch.cat(parts)
+        values = self._read(batch, logprob_and_mode)
+        dtype = batch.student_logprobs.dtype
+        return with_teacher_scores(
+            batch, ScoreResult(values["logprobs"].to(dtype), values["mode_ids"], values["mode_logprobs"].to(dtype))
+        )
+
+    def entropies(self, batch: RolloutBatch) -> Tensor:
+        """Entropy [B, T] of the kept laws of a batch, nats, NaN outside the responses."""
+        return self._read(batch, lambda log_t, ids: {"entropy": entropy(log_t)})["entropy"]
+
+    def places(self, batch: RolloutBatch) -> dict[str, Tensor]:
+        """The column :data:`PLACES` of the step whose hidden states are kept; none without them."""
+        if self._kept is None:
+            return {}
+        mask = batch.response_mask
+        return {PLACES: (mask.flatten().cumsum(0) - 1).clamp(min=0).view(mask.shape)}
+
     def features(self, inputs: dict[str, Tensor]) -> Tensor:
-        """Features [N, hidden] of the N valid response positions, in row-major order.
+        """Features [N, hidden] of the N valid response positions of a micro-batch, in row-major order.
 
         Args:
             inputs: ``input_ids`` and ``attention_mask`` [B, L], ``response_mask`` [B, T]; prompts padded on the left.
         """
+        if PLACES not in inputs:
+            return self._run(inputs)
+        assert self._kept is not None
+        return self._kept[inputs[PLACES][inputs["response_mask"]].cpu()].to(self._decoder.device)
+
+    @torch.no_grad()
+    def logprobs(self, features: Tensor, dtype: torch.dtype) -> Tensor:
+        """Log-probs [n, V] of some positions, float32, or float64 where that is asked for."""
+        with torch.autocast(features.device.type, enabled=False):
+            return normalized_log_probs(self._decoder.project(features).to(dtype))
+
+    @torch.no_grad()
+    def _run(self, inputs: dict[str, Tensor]) -> Tensor:
         mask, ids = inputs["response_mask"], inputs["input_ids"]
         length, width = ids.shape[1], mask.shape[1]
         if not bool(mask.any()):
@@ -42,7 +113,23 @@ class VocabularyTeacher:
         return features[rows, positions + (length - width - 1) - padding[rows, 0]]
 
     @torch.no_grad()
-    def logprobs(self, features: Tensor, dtype: torch.dtype) -> Tensor:
-        """Log-probs [n, V] of some positions, float32, or float64 where that is asked for."""
-        with torch.autocast(features.device.type, enabled=False):
-            return normalized_log_probs(self._decoder.project(features).to(dtype))
+    def _read(self, batch: RolloutBatch, reader: Callable[[Tensor, Tensor], dict[str, Tensor]]) -> dict[str, Tensor]:
+        """[B, T] values on the host of the kept laws [n, V] and the committed ids [n], a chunk of tokens at a time."""
+        assert self._kept is not None
+        mask = batch.response_mask
+        ids = batch.completion_ids[mask]
+        chunk = max(1, LOGITS_BUDGET // (8 * self._decoder.vocab_size))
+        parts: dict[str, list[Tensor]] = {}
+        for kept, chosen in zip(self._kept.split(chunk), ids.split(chunk), strict=True):
+            logits = self._decoder.project(kept.to(self._decoder.device))
+            for name, value in reader(normalized_log_probs(logits), chosen.to(logits.device)).items():
+                parts.setdefault(name, []).append(value.cpu())
+        values = {}
+        for name, part in parts.items():
+            found = torch.cat(part)
+            values[name] = found.new_full(mask.shape, fill_value(found.dtype))
+            values[name][mask] = found
+        return values
+
+    def _admit_at_most(self, rows: int) -> None:
+        self._rows_at_once = rows

@@ -138,11 +138,18 @@ class SakiTrainer(Publishing, WholeCheckpoints):
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(self._console)
         self.engine: RolloutEngine = engine or self._own_engine(student, teacher)
-        self.rollouts = StepRollouts(
-            self.engine, self.method, self.prompts.prompts, args, self._sums, self.ranks, self._clock
-        )
         self.facts, self.loss = method_parts(
             self.method, student, teacher, self.pair, args, self._rollout_dtype(), self._sums
+        )
+        self.rollouts = StepRollouts(
+            self.engine,
+            self.method,
+            self.prompts.prompts,
+            args,
+            self._sums,
+            self.ranks,
+            self._clock,
+            self.loss.teacher,
         )
         if probe is not None:
             self.add_callback(ProbeCallback(probe, student, self.pair, args, self._weights, self.log, self.method.name))
