@@ -25,6 +25,7 @@ from saki.rollout import RolloutEngine
 from saki.training import SakiConfig, SakiTrainer
 from saki.training.engines import resident_engine
 from saki.training.teacher import VocabularyTeacher
+from saki.types import RolloutBatch
 
 LOSSES = {
     "opd": "sampled reverse KL (score function of the sampled token)",
@@ -122,25 +123,25 @@ def saki_steps(work: TrainWork, method: str, folder: Path) -> StepTimes:
         engine=engine,
         callbacks=[StepTimesCallback(times)],
     )
-    with _timed_features(times):
+    with _timed_scores(times):
         trainer.train()
     return times
 
 
 @contextmanager
-def _timed_features(times: StepTimes) -> Iterator[None]:
+def _timed_scores(times: StepTimes) -> Iterator[None]:
     """Charges the teacher's pass of a loss over the whole vocabulary to scoring."""
-    original = VocabularyTeacher.features
+    original = VocabularyTeacher.score
 
-    def features(teacher: VocabularyTeacher, inputs: dict[str, Tensor]) -> Tensor:
+    def score(teacher: VocabularyTeacher, batch: RolloutBatch) -> RolloutBatch:
         with times.phase("scoring"):
-            return original(teacher, inputs)
+            return original(teacher, batch)
 
-    VocabularyTeacher.features = features  # type: ignore[assignment, method-assign]
+    VocabularyTeacher.score = score  # type: ignore[assignment, method-assign]
     try:
         yield
     finally:
-        VocabularyTeacher.features = original  # type: ignore[method-assign]
+        VocabularyTeacher.score = original  # type: ignore[method-assign]
 
 
 def trl_steps(work: TrainWork, folder: Path) -> StepTimes:

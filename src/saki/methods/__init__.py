@@ -15,6 +15,7 @@ from saki.methods.record import Branch, Method, VocabularyBranch
 from saki.methods.registry import UnknownMethodError, get_method, method_names, method_options, register_method
 from saki.methods.vocabulary import (
     CENTERED_REVERSE_KL,
+    COUPLED_KL,
     FULL_FORWARD_KL,
     FULL_REVERSE_KL,
     REVERSE_AND_FORWARD_KL,
@@ -22,6 +23,7 @@ from saki.methods.vocabulary import (
 
 __all__ = [
     "CENTERED_REVERSE_KL",
+    "COUPLED_KL",
     "FULL_FORWARD_KL",
     "FULL_REVERSE_KL",
     "OPD",

@@ -9,6 +9,7 @@ from saki.methods.branches import REVERSE_KL, TEACHER_MODE, WEIGHTED_TEACHER_MOD
 from saki.methods.record import Method
 from saki.methods.vocabulary import (
     CENTERED_REVERSE_KL,
+    COUPLED_KL,
     FULL_FORWARD_KL,
     FULL_REVERSE_KL,
     REVERSE_AND_FORWARD_KL,
@@ -53,6 +54,14 @@ SAKI_FULL = Method(
     behavior="bridge",
     router=route_corrections,
     branches=(REVERSE_KL, FULL_FORWARD_KL),
+)
+
+FULL_COUPLED = Method(
+    name="full_coupled",
+    summary="Bridge rollouts; KL both ways over the whole vocabulary at every token, weighed by the coupling with T.",
+    behavior="bridge",
+    router=route_to_first,
+    branches=(COUPLED_KL,),
 )
 
 VOPD = Method(

@@ -1,6 +1,6 @@
 """Methods under trial: not registered, named as ``saki.methods.candidates:NAME``.
 
-A candidate whose claim holds on fresh seeds moves to :mod:`saki.methods.beyond`; docs/methods.md lists them.
+docs/methods.md lists them. ``COUPLED`` was one, and is :data:`saki.methods.beyond.FULL_COUPLED` since its claim.
 """
 
 from __future__ import annotations
@@ -11,17 +11,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from saki.functional import kl_divergence, total_variation
+from saki.functional import kl_divergence
+from saki.methods.beyond import FULL_COUPLED
 from saki.methods.branches import WEIGHTED_TEACHER_MODE
 from saki.methods.record import Branch, Method, VocabularyBranch
-from saki.methods.vocabulary import FULL_FORWARD_KL, FULL_REVERSE_KL
+from saki.methods.vocabulary import COUPLED_KL, FULL_FORWARD_KL, FULL_REVERSE_KL, mixture
 from saki.objectives import TokenTargets, log_ratio_advantage, route_corrections, route_to_first
 from saki.types.request import BehaviorName
-
-
-def _mixture(policy: Tensor, teacher: Tensor, forward_share: float | Tensor) -> Tensor:
-    reverse, forward = kl_divergence(policy, teacher), kl_divergence(teacher, policy)
-    return (1 - forward_share) * reverse + forward_share * forward
 
 
 def mixed_kl(forward_share: float) -> VocabularyBranch:
@@ -32,7 +28,7 @@ def mixed_kl(forward_share: float) -> VocabularyBranch:
     """
 
     def loss(policy: Tensor, teacher: Tensor, targets: TokenTargets, clip: float | None) -> tuple[Tensor, None]:
-        return _mixture(policy, teacher, forward_share), None
+        return mixture(policy, teacher, forward_share), None
 
     return VocabularyBranch("mixed_kl", loss)
 
@@ -56,10 +52,6 @@ def _weighted_forward(
     return weight.clamp(min=0.0) * kl_divergence(teacher, policy), clamped & (weight > 0)
 
 
-def _coupled(policy: Tensor, teacher: Tensor, targets: TokenTargets, clip: float | None) -> tuple[Tensor, None]:
-    return _mixture(policy, teacher, total_variation(policy.detach(), teacher)), None
-
-
 BOTH_KL = VocabularyBranch("both_kl", _both)
 """KL(pi || T) + KL(T || pi) over the whole vocabulary."""
 
@@ -68,13 +60,6 @@ JENSEN_SHANNON = VocabularyBranch("jensen_shannon", _jensen_shannon)
 
 WEIGHTED_FORWARD_KL = VocabularyBranch("weighted_forward_kl", _weighted_forward)
 """KL(T || pi) over the whole vocabulary, times the log-ratio of the committed token where that is positive."""
-
-COUPLED_KL = VocabularyBranch("coupled_kl", _coupled)
-"""(1 - TV) KL(pi || T) + TV KL(T || pi) over the whole vocabulary, TV = sg[TV(pi, T)].
-
-TV is the probability that a maximal coupling of pi with T rejects the proposal, so this is the routing of SAKI with
-q = T, in expectation over the coupling: reverse KL where the proposal is kept, forward KL where the teacher corrects.
-"""
 
 FORWARD_SHARE = 0.25
 """Share of KL(T || pi) in the mixed candidates."""
@@ -100,7 +85,7 @@ BOTH = _at_corrections("full_both", "full reverse plus full forward KL", BOTH_KL
 MIXED = _everywhere("full_mixed", "three parts of full reverse KL and one of forward", "bridge", MIXED_KL)
 JSD = _everywhere("full_jsd", "Jensen-Shannon divergence", "bridge", JENSEN_SHANNON)
 OPD_MIXED = _everywhere("opd_mixed", "the loss of full_mixed", "student", MIXED_KL)
-COUPLED = _everywhere("full_coupled", "KL both ways, weighed by the coupling with T,", "bridge", COUPLED_KL)
+COUPLED = FULL_COUPLED
 OPD_COUPLED = _everywhere("opd_coupled", "the loss of full_coupled", "student", COUPLED_KL)
 
 CANDIDATES: Sequence[str] = (
@@ -111,7 +96,6 @@ CANDIDATES: Sequence[str] = (
     "MIXED",
     "JSD",
     "OPD_MIXED",
-    "COUPLED",
     "OPD_COUPLED",
 )
 """Names of the candidates in this module."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from saki.functional import kl_divergence
+from saki.functional import kl_divergence, total_variation
 from saki.methods.record import VocabularyBranch
 from saki.objectives import TokenTargets, clamp_advantage, log_ratio_advantage, mean_log_ratio, reverse_kl_loss
 
@@ -31,6 +31,22 @@ def _reverse_and_forward(
     return sampled + kl_divergence(teacher, policy), clamped
 
 
+def mixture(policy: Tensor, teacher: Tensor, forward_share: float | Tensor) -> Tensor:
+    """(1 - w) KL(pi || T) + w KL(T || pi) over the whole vocabulary, [N] nats.
+
+    Args:
+        policy: [N, V] log-probs, with gradient.
+        teacher: [N, V] log-probs.
+        forward_share: w in [0, 1], one for all or [N].
+    """
+    reverse, forward = kl_divergence(policy, teacher), kl_divergence(teacher, policy)
+    return (1 - forward_share) * reverse + forward_share * forward
+
+
+def _coupled(policy: Tensor, teacher: Tensor, targets: TokenTargets, clip: float | None) -> tuple[Tensor, None]:
+    return mixture(policy, teacher, total_variation(policy.detach(), teacher)), None
+
+
 def _of_committed(policy: Tensor, targets: TokenTargets) -> Tensor:
     return policy.gather(-1, targets.completion_ids.unsqueeze(-1)).squeeze(-1)
 
@@ -46,3 +62,10 @@ CENTERED_REVERSE_KL = VocabularyBranch("centered_reverse_kl", _centered)
 
 REVERSE_AND_FORWARD_KL = VocabularyBranch("reverse_and_forward_kl", _reverse_and_forward)
 """Sampled reverse KL plus KL(T || pi) over the whole vocabulary."""
+
+COUPLED_KL = VocabularyBranch("coupled_kl", _coupled)
+"""(1 - TV) KL(pi || T) + TV KL(T || pi) over the whole vocabulary, TV = sg[TV(pi, T)].
+
+TV is the probability that a maximal coupling of pi with T rejects the proposal, so this is the routing of SAKI with
+q = T, in expectation over the coupling: reverse KL where the proposal is kept, forward KL where the teacher corrects.
+"""
