@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from torch import Tensor
 from transformers.trainer_callback import PrinterCallback
 
 from saki.benchmarking.pairs import BenchPair
