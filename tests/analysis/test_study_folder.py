@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import pyarrow.parquet as pq
@@ -48,6 +49,23 @@ def test_runs_that_finished_after_the_results_were_written_are_there_too(folder)
     for student, arms in study.arms().items():
         assert arms["saki"].seeds == made.SEEDS
         assert arms["saki"].mean["gcd"].tolist() == whole[student]["saki"].mean["gcd"].tolist()
+
+
+def test_runs_that_are_no_part_of_the_study_stay_out(folder):
+    """Left over from another state of it: other labels, or other problems, samples or steps."""
+    whole = read_study_folder(folder)
+    source = folder / "runs" / "lab-a" / "saki" / f"seed-{made.SEEDS[0]}" / "result.json"
+    other = folder / "runs" / "lab-a" / "gone" / "seed-0"
+    shorter = folder / "runs" / "lab-a" / "saki" / "seed-77"
+    for path in (other, shorter):
+        path.mkdir(parents=True)
+    (other / "result.json").write_text(source.read_text())
+    stored = json.loads(source.read_text())
+    stored["steps"].popitem()
+    (shorter / "result.json").write_text(json.dumps(stored))
+    study = read_study_folder(folder)
+    assert study.scores == whole.scores
+    assert study.notes == ()
 
 
 def test_without_a_named_reference_trb_is_it_or_the_first_arm(folder):

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from saki.analysis.study_results import Sample, SetScore, gather, read_results, write_results
-from saki.analysis.study_statistics import paired, seeds_needed, spread, t_quantile
+from saki.analysis.study_statistics import paired, seeds_needed, share_spread, spread, t_quantile
 
 
 def matrices(rng, seeds=8, problems=(40, 25), seed_sd=0.05, truth=(0.3, 0.6)):
@@ -70,6 +70,13 @@ def test_variance_has_both_parts_and_noise_once():
         {"a": rng.normal(0, 1, (400, 400))}
     )  # 1.96 / 400, with the noise counted twice it were 1.41 times that
     assert noise.high - noise.value == pytest.approx(1.96 / 400, rel=0.2)
+
+
+def test_shares_stay_shares():
+    low, high = (np.full((2, 50), share) + np.array([[0.0], [0.02]]) for share in (0.0, 0.98))
+    assert spread({"a": low}).low < 0.0 < share_spread({"a": low}).value
+    assert share_spread({"a": low}).low == 0.0
+    assert share_spread({"a": high}).high == 1.0
 
 
 def sample(rng, seeds, shift=0.0):

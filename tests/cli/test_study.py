@@ -19,7 +19,7 @@ from saki.analysis.study_results import RESULT, read_results
 from saki.cli.main import main
 from saki.cli.study import Tables
 from saki.cli.study_board import Board
-from saki.cli.study_files import begin, finished, scores
+from saki.cli.study_files import begin, check_half_done, finished, scores
 from saki.cli.study_pool import PoolState, WorkerPool
 from saki.cli.study_run import execute
 from saki.config.study import read_study
@@ -47,6 +47,7 @@ def finish(out, run, *steps):
     sets = {"sum_3": {"num_right": [0, 1, 2], "num_samples": 2, "truncated": 0.0}}
     facts = {"train_cpu_seconds": 1.0, "evaluation_cpu_seconds": 1.0, "steps": dict.fromkeys(map(str, steps), sets)}
     (folder / RESULT).write_text(json.dumps({"fingerprint": run.fingerprint, "run": run.to_json(), **facts}))
+    return folder / RESULT
 
 
 class CutError(Exception):
@@ -103,24 +104,31 @@ def test_a_half_finished_run_of_other_settings_is_refused(tmp_path, capsys):
     begin(run, folder)
     for half_done in (folder / "evaluation-000001.json", folder / "checkpoints" / "checkpoint-2"):
         half_done.mkdir(parents=True)
-        assert not finished(run, folder)
+        assert not finished(changed, folder)
+        check_half_done(run, folder)
         begin(run, folder)
         with pytest.raises(ValueError, match=r"was begun with evaluate_at = \[1\], the study now says \[1, 2\]"):
             begin(changed, folder)
         half_done.rmdir()
     half_done.mkdir()
+    assert main(["study", str(path), "--out", str(tmp_path / "out"), "--tables_only"]) == 0  # it is in no table
+    capsys.readouterr()
     (tmp_path / "out" / "study.yaml").write_text("as run before")
     assert main(["study", str(path), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 2
     error = capsys.readouterr().err.strip()
     assert "the study now says [1, 2]; use another --out, or remove that folder" in error
     assert len(error.splitlines()) == 1
     assert (tmp_path / "out" / "study.yaml").read_text() == "as run before"
-    (folder / "run.json").unlink()
-    with pytest.raises(ValueError, match="remove that folder"):  # who knows what it was begun with
+    (folder / "run.json").write_text("{")
+    with pytest.raises(ValueError, match="was begun with settings that are not written down; use another --out"):
         begin(run, folder)
+    half_done.rmdir()
+    (folder / "cpu_seconds.json").write_text('{"train": 1000.0, "evaluation": 0.0}')
+    begin(changed, folder)  # nothing is left of it but its clock, which goes
+    assert sorted(each.name for each in folder.iterdir()) == ["checkpoints", "run.json"]
 
 
-def test_tables_are_written_while_runs_go_on(tmp_path, monkeypatch):
+def test_tables_are_written_while_runs_go_on(tmp_path, monkeypatch, caplog):
     study = read_study(write_study(tmp_path, baselines=False))
     state = PoolState(deque(study.runs))
     tables = Tables(study, tmp_path, [])
@@ -135,6 +143,13 @@ def test_tables_are_written_while_runs_go_on(tmp_path, monkeypatch):
     (tmp_path / "tables.md").unlink()
     tables.refresh(state)
     assert not (tmp_path / "tables.md").exists()  # nothing new
+    result = finish(tmp_path, study.runs[1], 4)
+    state.finished.append((study.runs[1], 1.0))
+    result.write_text("{")
+    tables.refresh(state)
+    assert "the tables could not be written: " in caplog.text  # and the runs go on
+    with pytest.raises(ValueError, match="is not the result of a run"):
+        tables.write(state)
 
 
 FAKE_WORKER = """

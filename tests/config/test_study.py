@@ -37,6 +37,11 @@ def test_runs_come_seed_by_seed_after_the_untrained_models(tmp_path):
     assert study(tmp_path, baselines=False).runs[0].label == "opd"
 
 
+def test_students_may_have_names_of_any_letters(tmp_path):
+    made = study(tmp_path, students=["/models/_student", "/models/qwen@v2", "/models/modèle (1)"])
+    assert {run.folder.split("/")[0] for run in made.runs} == {"_student", "qwen@v2", "modèle_(1)"}
+
+
 def test_settings_reach_the_trainer(tmp_path):
     held = {"method": "saki", "label": "held", "radius_schedule": "constant", "learning_rate": "3e-4"}
     made = study(

@@ -193,7 +193,8 @@ def test_clip_bounds_every_sampled_advantage(prefix):
             continue
         values, clamped = losses(method, prefix, 0, clip=1e-3)
         log_p = torch.log_softmax(prefix[0], dim=-1).detach()
-        assert bool((values.abs() <= 1e-3 * log_p.abs() + 1e-12).all()), name
+        bound = 2e-3 if name == "vopd" else 1e-3  # a clamped log-ratio less the mean of such
+        assert bool((values.abs() <= bound * log_p.abs() + 1e-12).all()), name
         assert clamped.any(), name
 
 

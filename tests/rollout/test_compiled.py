@@ -52,7 +52,7 @@ def test_models_alike_in_depth_and_cache_keep_graphs_of_their_own():
     plain = {"vocab_size": VOCAB, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1}
     plain |= {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}
     graphs = []
-    for changed in ({}, {"hidden_size": 32}, {"hidden_act": "gelu"}, {}):
+    for changed in ({}, {"hidden_size": 32}, {"hidden_act": "gelu"}, {"name_or_path": "/elsewhere"}):
         torch.manual_seed(len(graphs))
         model = Qwen3ForCausalLM(Qwen3Config(**{**plain, **changed})).double()
         found = []

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from saki.analysis.publication import BARS, PAGE_WIDTH, Drawing, panel_title, print_context
 from saki.analysis.study_results import Sample
-from saki.analysis.study_statistics import Difference, Spread, paired, spread
+from saki.analysis.study_statistics import Difference, Spread, paired, share_spread
 from saki.analysis.study_tables import SHOWN, Arms
 from saki.analysis.style import FAINT, INK
 
@@ -96,7 +96,7 @@ def _draw_averages(
         arm, other = compared[student]
         difference = paired(arm, other, of)
         assert difference is not None
-        values = [spread(getattr(each, of)) for each in (other, arm)]
+        values = [share_spread(getattr(each, of)) for each in (other, arm)]
         for side, value, label, look in zip((-1, 1), values, (reference, method), (FAINT, BARS[0][0]), strict=True):
             hatch = "//" if label == reference else ""
             named = _shown(label) if place == 0 else None

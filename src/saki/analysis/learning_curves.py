@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from saki.analysis.publication import LINES, PAGE_WIDTH, Drawing, print_context
-from saki.analysis.study_statistics import spread
+from saki.analysis.study_statistics import share_spread
 from saki.analysis.study_tables import SHOWN, UNTRAINED, Arms
 from saki.analysis.style import FAINT
 
@@ -69,9 +69,9 @@ def _draw(
     student, metric = about
     last = by_step[max(by_step)]
     teacher, untrained = (last.get(label) for label in UNTRAINED)
-    begin = spread(getattr(untrained, of)) if untrained is not None else None
+    begin = share_spread(getattr(untrained, of)) if untrained is not None else None
     if teacher is not None:
-        level = spread(getattr(teacher, of))
+        level = share_spread(getattr(teacher, of))
         axes.axhline(100 * level.value, color=FAINT, linewidth=1.0, linestyle=(0, (6, 2)), label="Teacher")
         rows.append(
             (student, "teacher", metric, "", 100 * level.value, 100 * level.low, 100 * level.high, level.num_seeds)
@@ -84,7 +84,9 @@ def _draw(
     room = 0.008 * max(by_step)
     for number, label in enumerate(labels):
         colour, dash, marker = LINES[number % len(LINES)]
-        found = {step: spread(getattr(arms[label], of)) for step, arms in sorted(by_step.items()) if label in arms}
+        found = {
+            step: share_spread(getattr(arms[label], of)) for step, arms in sorted(by_step.items()) if label in arms
+        }
         if not found:
             continue
         points = ({0: begin} if begin is not None else {}) | found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -102,14 +102,14 @@ def read_study_folder(folder: Path) -> StudyFolder:
     runs = _runs(folder)
     there = (folder / RESULTS).is_file()
     scores = read_results(folder / RESULTS) if there else []
-    more, count = _finished(folder, {(score.student, score.label, score.seed) for score in scores})
+    named = _study_file(folder / STUDY)
+    order = tuple(_label(each) for each in named.get("methods") or ())
+    more, count = _finished(folder, scores, order)
     scores += more
     if not there:
         notes.append(f"{RESULTS} is not there yet: {count} finished runs are read one by one.")
     elif count:
         notes.append(f"{count} finished runs are not in {RESULTS} yet and are read one by one.")
-    named = _study_file(folder / STUDY)
-    order = tuple(_label(each) for each in named.get("methods") or ())
     study = StudyFolder(folder, tuple(scores), order, DEFAULT_REFERENCE, runs, tuple(notes))
     reference = named.get("reference")
     if not isinstance(reference, str):
@@ -128,17 +128,35 @@ def _runs(folder: Path) -> dict[tuple[str, str], dict[int, Path]]:
     return {arm: dict(sorted(seeds.items())) for arm, seeds in found.items()}
 
 
-def _finished(folder: Path, known: Collection[tuple[str, str, int]]) -> tuple[list[SetScore], int]:
-    """Scores of the finished runs beside those known by student, label and seed, and the number of these runs."""
+def _finished(folder: Path, known: Sequence[SetScore], order: Collection[str]) -> tuple[list[SetScore], int]:
+    """Scores of the study's finished runs beside the known ones, and the number of these runs.
+
+    A folder may hold runs that are no part of the study any more: those of other labels, or with other sets, problems,
+    samples or steps than the known ones.
+    """
+    there = set(map(_run_of, known))
+    shapes = {_shape([score for score in known if _run_of(score) == run]) for run in there if run[1] not in UNTRAINED}
     scores: list[SetScore] = []
     count = 0
     for path in sorted((folder / "runs").glob(f"*/*/seed-*/{RESULT}")):
         student, label, seed = path.parts[-4:-1]
         run = student, label, int(seed.removeprefix("seed-"))
-        if run not in known:
-            scores += run_scores(path, *run)
-            count += 1
+        if run in there or (order and label not in (*order, *UNTRAINED)):
+            continue
+        found = run_scores(path, *run)
+        if shapes and label not in UNTRAINED and _shape(found) not in shapes:
+            continue
+        scores += found
+        count += 1
     return scores, count
+
+
+def _run_of(score: SetScore) -> tuple[str, str, int]:
+    return score.student, score.label, score.seed
+
+
+def _shape(scores: Sequence[SetScore]) -> frozenset[tuple[int, str, int, int]]:
+    return frozenset((each.step, each.benchmark, len(each.num_right), each.num_samples) for each in scores)
 
 
 def _study_file(path: Path) -> Mapping[str, Any]:

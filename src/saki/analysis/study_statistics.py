@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -86,6 +86,12 @@ def spread(values: Matrices) -> Spread:
     of_problems = sum(_variance_of_problems(matrix) for matrix in values.values()) / len(values) ** 2
     half = math.hypot(of_seeds, NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * math.sqrt(of_problems))
     return Spread(value=mean, low=mean - half, high=mean + half, num_seeds=count, seed_sd=sd)
+
+
+def share_spread(values: Matrices) -> Spread:
+    """As :func:`spread` for shares in [0, 1], which the interval does not leave."""
+    found = spread(values)
+    return replace(found, low=max(found.low, 0.0), high=min(found.high, 1.0))
 
 
 def _half_width_of_seeds(sd: float, count: int) -> float:

@@ -14,7 +14,7 @@ from statistics import median
 import numpy as np
 
 from saki.analysis.study_results import Sample
-from saki.analysis.study_statistics import Difference, Spread, paired, spread
+from saki.analysis.study_statistics import Difference, Spread, paired, share_spread
 from saki.files import write_text
 
 SHOWN = {
@@ -162,7 +162,7 @@ def steps_tables(by_step: Mapping[int, Mapping[str, Arms]], k: int) -> list[Tabl
         if not labels:
             continue
         values = {
-            (label, step, of): spread(getattr(by_step[step][student][label], of))
+            (label, step, of): share_spread(getattr(by_step[step][student][label], of))
             for label in labels
             for step in steps
             for of in ("mean", "passed")
@@ -196,7 +196,7 @@ def _main_table(students: Mapping[str, Arms], of: str, metric: str, name: str) -
     counts = set()
     for student, arms in students.items():
         values = {
-            label: [spread({each: getattr(arm, of)[each]}) for each in sets] + [spread(getattr(arm, of))]
+            label: [share_spread({each: getattr(arm, of)[each]}) for each in sets] + [share_spread(getattr(arm, of))]
             for label, arm in arms.items()
         }
         trained = [label for label in arms if label not in UNTRAINED]
@@ -225,7 +225,7 @@ def _short_tables(students: Mapping[str, Arms], labels: Sequence[str], name: str
             continue
         rows = []
         for label in present:
-            mean, passed = spread(arms[label].mean), spread(arms[label].passed)
+            mean, passed = share_spread(arms[label].mean), share_spread(arms[label].passed)
             cells = (_percent(mean, 2), _interval(mean), _percent(passed, 2), _interval(passed), str(mean.num_seeds))
             rows.append((Cell(SHOWN.get(label, label)), *map(Cell, cells)))
         header = ("Method", f"Mean@{k}", "95% interval", f"Pass@{k}", "95% interval", "seeds")
@@ -279,7 +279,7 @@ def _difference_tables(students: Mapping[str, Arms], reference: str, k: int) -> 
 
 def power_note(differences: Sequence[Difference], arms: Arms, trained: Sequence[str], k: int) -> str:
     """What the noise seen means for the number of seeds."""
-    single = [value.seed_sd for value in (spread(arms[label].mean) for label in trained) if value.num_seeds > 1]
+    single = [value.seed_sd for value in (share_spread(arms[label].mean) for label in trained) if value.num_seeds > 1]
     counts = [each.num_seeds_for_a_point for each in differences]
     least = min((each.spread.num_seeds for each in differences), default=0)
     known = sorted(count for count in counts if count is not None)

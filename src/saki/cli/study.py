@@ -16,7 +16,7 @@ from saki.analysis.study_results import SetScore, gather, write_results
 from saki.analysis.study_tables import Arms, steps_tables, study_tables, write_tables
 from saki.cli.console import git_commit, print_json
 from saki.cli.study_board import Board
-from saki.cli.study_files import finished, scores
+from saki.cli.study_files import check_half_done, finished, scores
 from saki.cli.study_pool import PoolState, WorkerPool
 from saki.config import CommandParser, UsageError
 from saki.config.commands import CommonArguments, StudyArguments
@@ -55,6 +55,8 @@ def run(argv: Sequence[str]) -> int:
     with _claimed(folder):
         done = [each for each in study.runs if finished(each, _folder(folder, each))]
         waiting = [] if args.tables_only else [each for each in chosen if each not in done]
+        for each in waiting:
+            check_half_done(each, _folder(folder, each))
         _check_inputs(waiting)
         write_text(folder / "study.yaml", path.read_text(encoding="utf-8"))
         pool = WorkerPool(waiting, folder, args.jobs)
@@ -111,8 +113,11 @@ class Tables:
         """Write them again if runs were finished since, and the last time is a while ago."""
         count = len(self._done) + len(state.finished)
         if count > self._count and time.monotonic() - self._at > TABLES_SECONDS:
-            self.write(state)
             self._at, self._count = time.monotonic(), count
+            try:
+                self.write(state)
+            except (ValueError, OSError) as error:  # the runs go on; at the end it is an error
+                logger.warning("the tables could not be written: %s", error)
 
     def write(self, state: PoolState) -> None:
         """Write them."""

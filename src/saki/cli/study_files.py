@@ -16,6 +16,9 @@ BEGUN = "run.json"
 """Settings of a run, written before its first step."""
 
 CHECKPOINTS = "checkpoints"
+CPU_SECONDS = "cpu_seconds.json"
+"""CPU seconds of a run so far, by part."""
+
 _EVALUATIONS = "evaluation-*.json"
 
 
@@ -23,26 +26,46 @@ def finished(run: StudyRun, folder: Path) -> bool:
     """Whether a run has its result.
 
     Raises:
-        ValueError: If the folder's run is finished or half done with other settings, or a file in it is damaged.
+        ValueError: If the result is that of other settings, or damaged.
     """
-    if (folder / RESULT).is_file():
-        _check_settings(run, folder, read_run(folder / RESULT), "finished")
-        return True
+    if not (folder / RESULT).is_file():
+        return False
+    _check_settings(run, folder, read_run(folder / RESULT), "finished")
+    return True
+
+
+def check_half_done(run: StudyRun, folder: Path) -> None:
+    """Refuse a folder that other settings have left half done: what they gave must not enter the result of these.
+
+    Raises:
+        ValueError: If so, or if what says the settings is missing or damaged.
+    """
     if _half_done(folder):
-        _check_settings(run, folder, read_run(folder / BEGUN) if (folder / BEGUN).is_file() else {}, "begun")
-    return False
+        try:
+            begun = read_run(folder / BEGUN) if (folder / BEGUN).is_file() else {}
+        except ValueError:
+            begun = {}
+        _check_settings(run, folder, begun, "begun")
 
 
 def begin(run: StudyRun, folder: Path) -> None:
     """Write down the settings of a run, unless it is half done with the same.
 
     Raises:
-        ValueError: If it is half done with others: what they gave must not enter the result of these.
+        ValueError: See :func:`check_half_done`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / FAILURE).unlink(missing_ok=True)
-    if not finished(run, folder) and not _half_done(folder):
+    check_half_done(run, folder)
+    if not _half_done(folder):
+        forget_evaluations(folder)
         write_text(folder / BEGUN, json.dumps({"fingerprint": run.fingerprint, "run": run.to_json()}))
+
+
+def forget_evaluations(folder: Path) -> None:
+    """Remove what evaluations and clock of a run have left; it starts from step 1."""
+    for path in (*folder.glob(_EVALUATIONS), folder / CPU_SECONDS):
+        path.unlink(missing_ok=True)
 
 
 def scores(run: StudyRun, folder: Path) -> list[SetScore]:
@@ -62,8 +85,12 @@ def _check_settings(run: StudyRun, folder: Path, stored: Mapping[str, Any], stat
     if stored.get("fingerprint") == run.fingerprint:
         return
     mine, other = run.to_json(), stored.get("run") or {}
-    name = next((key for key in mine if mine[key] != other.get(key)), "format")
+    name = next((key for key in mine if mine[key] != other.get(key)), None)
+    if not other or name is None:
+        raise ValueError(
+            f"{folder} was {state} with settings that are not written down; use another --out, or remove that folder"
+        )
     raise ValueError(
-        f"{folder} was {state} with {name} = {other.get(name)!r}, the study now says {mine.get(name)!r}; use another "
+        f"{folder} was {state} with {name} = {other.get(name)!r}, the study now says {mine[name]!r}; use another "
         "--out, or remove that folder"
     )

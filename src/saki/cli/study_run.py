@@ -25,7 +25,7 @@ from transformers import (
 from saki.analysis.study_results import RESULT
 from saki.cli.console import git_commit, run_facts
 from saki.cli.engines import model_engine
-from saki.cli.study_files import CHECKPOINTS, begin
+from saki.cli.study_files import CHECKPOINTS, CPU_SECONDS, begin, forget_evaluations
 from saki.config import write_resolved
 from saki.config.sources import model_path, prompt_rows
 from saki.config.study import TEACHER, StudyRun
@@ -94,6 +94,7 @@ def _train(
     except CheckpointError as error:
         logger.warning("%s; %s starts again from step 1", error, folder)
         shutil.rmtree(folder / CHECKPOINTS)
+        forget_evaluations(folder)
         model.load_state_dict(initial)
         trainer = _trainer(run, run.config(str(folder)), model, tokenizer, evaluations, report)
         trainer.train()
@@ -122,11 +123,12 @@ def _trainer(
 class _Clock:
     """CPU seconds of a run by part, over all processes that had a hand in it.
 
-    What a killed process did after the last time it was written down is lost: it is done again.
+    What a killed process did after the last time it was written down is lost: it is done again. Steps between its last
+    checkpoint and a later evaluation are done and counted again.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / "cpu_seconds.json"
+        self._path = folder / CPU_SECONDS
         known = json.loads(self._path.read_text()) if self._path.is_file() else {}
         self._seconds = {"train": 0.0, "evaluation": 0.0, **known}
         self._since = time.process_time()

@@ -204,7 +204,7 @@ def read_study(path: Path) -> Study:
     for name in (keys.teacher, *students):
         _refuse(path, check_model_name, "a model", name)
     _refuse(path, check_prompts_name, "dataset", keys.dataset)
-    unnamed = next((student for student in students if not _LABEL.fullmatch(folder_name(student))), None)
+    unnamed = next((student for student in students if folder_name(student) in ("", ".", "..")), None)
     if unnamed is not None:
         raise UsageError(
             f"the student {unnamed!r} in {path} gives its runs no folder name; give the folder's full path"

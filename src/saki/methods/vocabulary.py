@@ -6,7 +6,7 @@ from torch import Tensor
 
 from saki.functional import kl_divergence, total_variation
 from saki.methods.record import VocabularyBranch
-from saki.objectives import TokenTargets, clamp_advantage, log_ratio_advantage, mean_log_ratio, reverse_kl_loss
+from saki.objectives import TokenTargets, log_ratio_advantage, mean_log_ratio, reverse_kl_loss
 
 
 def _full_reverse_kl(policy: Tensor, teacher: Tensor, targets: TokenTargets, clip: float | None) -> tuple[Tensor, None]:
@@ -20,8 +20,7 @@ def _full_forward_kl(policy: Tensor, teacher: Tensor, targets: TokenTargets, cli
 def _centered(policy: Tensor, teacher: Tensor, targets: TokenTargets, clip: float | None) -> tuple[Tensor, Tensor]:
     logprobs = _of_committed(policy, targets)
     ratio, clamped = log_ratio_advantage(logprobs, targets.teacher_logprobs.to(logprobs.dtype), clip)
-    value, clamped_again = clamp_advantage(ratio - mean_log_ratio(policy, teacher, clip), clip)
-    return -value * logprobs, clamped | clamped_again
+    return -(ratio - mean_log_ratio(policy, teacher, clip)) * logprobs, clamped
 
 
 def _reverse_and_forward(

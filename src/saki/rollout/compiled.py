@@ -70,14 +70,19 @@ class CompiledForward:
         return logits
 
 
+_ORIGINS = ("_name_or_path", "transformers_version")
+"""Settings that say where a model is from, and nothing of its graph."""
+
+
 def _architecture(model: nn.Module) -> str:
     """All that a graph takes for granted of a model: its class, its settings, and shape and place of its tensors."""
     config: Any = model.config
+    settings = {name: value for name, value in config.to_dict().items() if name not in _ORIGINS}
     tensors = [
         (name, tuple(each.shape), str(each.dtype), str(each.device))
         for name, each in (*model.named_parameters(remove_duplicate=False), *model.named_buffers())
     ]
-    return f"{type(model).__qualname__} {config.to_json_string(use_diff=False)} {tensors}"
+    return f"{type(model).__qualname__} {settings} {tensors}"
 
 
 @functools.cache

@@ -106,6 +106,9 @@ class HFDecoder:
         model: The model.
         vocab_size: Real ids; wider logits are cut, so padding ids have no probability anywhere.
 
+    Attributes:
+        logits_are_plain: Whether logits are a projection of the last hidden states and nothing more.
+
     Raises:
         UnsupportedArchitectureError: If a layer is not plain causal softmax attention.
     """
@@ -123,7 +126,7 @@ class HFDecoder:
         self.max_positions: int | None = report.max_positions
         self._windows = report.distinct_windows()
         self._masks_by_type = report.takes_mask_mapping
-        self._logits_are_plain = report.logits_are_plain
+        self.logits_are_plain = report.logits_are_plain
         names = inspect.signature(type(model).forward).parameters
         # transformers 5.17 names the argument past_key_values, 5.24 cache.
         self._cache_name = "cache" if "cache" in names else "past_key_values"
@@ -162,7 +165,7 @@ class HFDecoder:
         """
         starts = torch.zeros(token_ids.shape[0], dtype=torch.long, device=token_ids.device)
         arguments = self._arguments(token_ids, starts, self.new_cache(*token_ids.shape), token_ids.shape[1])
-        if not self._logits_are_plain:
+        if not self.logits_are_plain:
             return mask_padding_ids(self.model(**arguments).logits, self.vocab_size)
         features: Tensor = self.model.base_model(**arguments).last_hidden_state  # type: ignore[operator]
         return features
@@ -170,7 +173,7 @@ class HFDecoder:
     @torch.no_grad()
     def project(self, features: Tensor) -> Tensor:
         """Logits [..., vocab_size] from :meth:`features` of any positions."""
-        if not self._logits_are_plain:
+        if not self.logits_are_plain:
             return features
         return mask_padding_ids(self.model.get_output_embeddings()(features), self.vocab_size)  # type: ignore[operator]
 

@@ -24,7 +24,8 @@ class VocabularyTeacher:
 
     What is kept of a pass are the hidden states of the response positions, and logits exist only for the tokens asked
     for. A step whose rollout asked nothing of the teacher is scored here by one pass, and its hidden states wait on the
-    host for the losses; the tokens of other steps run through the teacher once more, micro-batch by micro-batch.
+    host for the losses: tokens x hidden size, in the teacher's dtype. The tokens of other steps run through the teacher
+    once more, micro-batch by micro-batch.
 
     Args:
         decoder: The teacher. Its module may be the one that an engine runs: nothing of it is changed.
@@ -34,6 +35,11 @@ class VocabularyTeacher:
     def __init__(self, decoder: HFDecoder, rows_at_once: int) -> None:
         self._decoder, self._rows_at_once = decoder, rows_at_once
         self._kept: Tensor | None = None
+
+    @property
+    def can_score(self) -> bool:
+        """Whether a step can be scored here: the features to keep must be hidden states, not whole logits."""
+        return self._decoder.logits_are_plain
 
     @property
     def keeps(self) -> bool:
@@ -48,8 +54,10 @@ class VocabularyTeacher:
         """A step's rollout with the teacher's log-probs and modes filled in; its hidden states [N, hidden] are kept."""
         self.forget()
 
-        def attempt(rows_at_once: int) -> list[Tensor]:
-            parts = []
+        num_tokens = int(batch.response_mask.sum())
+
+        def attempt(rows_at_once: int) -> Tensor | None:
+            kept, filled = None, 0
             for rows in torch.arange(len(batch)).split(rows_at_once):
                 micro = collate_rollout(batch, rows, 0)
                 columns = {
@@ -58,12 +66,15 @@ class VocabularyTeacher:
                     "response_mask": micro["response_mask"],
                 }
                 inputs = {name: value.to(self._decoder.device) for name, value in columns.items()}
-                parts.append(self._run(inputs).cpu())
-            return parts
+                features = self._run(inputs)
+                if kept is None:
+                    kept = torch.empty(num_tokens, *features.shape[1:], dtype=features.dtype)
+                kept[filled : filled + len(features)] = features
+                filled += len(features)
+            return kept
 
         rows = min(self._rows_at_once, len(batch))
-        parts = with_half_until_it_fits(f"scoring {len(batch)} rows", rows, attempt, self._admit_at_most)
-        self._kept = torch.cat(parts)
+        self._kept = with_half_until_it_fits(f"scoring {len(batch)} rows", rows, attempt, self._admit_at_most)
         values = self._read(batch, logprob_and_mode)
         dtype = batch.student_logprobs.dtype
         return with_teacher_scores(
