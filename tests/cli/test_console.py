@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from saki.cli.console import fresh_folder, progress_bar
@@ -28,3 +30,11 @@ def test_a_folder_is_tried_and_left_as_it_was(tmp_path):
     (folder / "x").touch()
     with pytest.raises(ValueError, match="is not empty; give the test another --out"):
         fresh_folder(str(folder), "the test")
+
+
+def test_ranks_that_try_a_folder_at_the_same_time_do_not_disturb_each_other(tmp_path):
+    folder = tmp_path / "runs" / "new"
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda _: fresh_folder(str(folder), "the test"), range(400)))
+    assert found == [folder] * 400
+    assert list(tmp_path.iterdir()) == []

@@ -306,7 +306,7 @@ def test_output_paths(refused, made, tmp_path, monkeypatch):
         raise OSError(errno.EACCES, "Permission denied")
 
     # The tests may run as a user who may write anywhere.
-    monkeypatch.setattr("tempfile.TemporaryFile", denied)
+    monkeypatch.setattr("tempfile.TemporaryDirectory", denied)
     assert "Permission denied; give another folder with --out" in refused(small)
     assert "Permission denied; give another folder with --out" in refused(train())
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -68,26 +68,24 @@ def fresh_folder(path: str, owner: str) -> Path:
 def holdings(folder: Path) -> list[str]:
     """What lies in a folder that a command wants to write to; whether it can be written is tried without a trace.
 
+    A folder that is not there is tried under another name beside it: ranks of a launch ask at the same time, and none
+    may see what another makes and takes away.
+
     Raises:
         ValueError: If it is a file, or cannot be made or written.
     """
-    absent = [path for path in (folder, *folder.parents) if not path.exists()]
-    made: list[Path] = []
+    there = next(path for path in (folder, *folder.parents) if path.exists())
     try:
-        for path in reversed(absent):
-            path.mkdir()
-            made.append(path)
-        with tempfile.TemporaryFile(dir=folder):
-            return sorted(path.name for path in folder.iterdir())
-    except (FileExistsError, NotADirectoryError):
-        blocker = next((path for path in (folder, *folder.parents) if path.is_file()), folder)
-        raise ValueError(f"cannot write to {folder}: {blocker} is a file; give another folder with --out") from None
+        if there == folder:
+            with tempfile.TemporaryFile(dir=folder):
+                return sorted(path.name for path in folder.iterdir())
+        with tempfile.TemporaryDirectory(dir=there) as trial:
+            (Path(trial) / folder.relative_to(there)).mkdir(parents=True)
+    except NotADirectoryError:
+        raise ValueError(f"cannot write to {folder}: {there} is a file; give another folder with --out") from None
     except OSError as error:
         raise ValueError(f"cannot write to {folder}: {error.strerror}; give another folder with --out") from error
-    finally:
-        for path in reversed(made):
-            with suppress(OSError):  # somebody else has put something there meanwhile
-                path.rmdir()
+    return []
 
 
 def pick_device(name: str) -> torch.device:
