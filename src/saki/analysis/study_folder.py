@@ -134,8 +134,10 @@ def _finished(folder: Path, known: Sequence[SetScore], order: Collection[str]) -
     A folder may hold runs that are no part of the study any more: those of other labels, or with other sets, problems,
     samples or steps than the known ones.
     """
-    there = set(map(_run_of, known))
-    shapes = {_shape([score for score in known if _run_of(score) == run]) for run in there if run[1] not in UNTRAINED}
+    there: dict[tuple[str, str, int], list[SetScore]] = {}
+    for score in known:
+        there.setdefault((score.student, score.label, score.seed), []).append(score)
+    shapes = {_shape(of_run) for (_, label, _), of_run in there.items() if label not in UNTRAINED}
     scores: list[SetScore] = []
     count = 0
     for path in sorted((folder / "runs").glob(f"*/*/seed-*/{RESULT}")):
@@ -149,10 +151,6 @@ def _finished(folder: Path, known: Sequence[SetScore], order: Collection[str]) -
         scores += found
         count += 1
     return scores, count
-
-
-def _run_of(score: SetScore) -> tuple[str, str, int]:
-    return score.student, score.label, score.seed
 
 
 def _shape(scores: Sequence[SetScore]) -> frozenset[tuple[int, str, int, int]]:

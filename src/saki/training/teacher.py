@@ -12,7 +12,7 @@ from saki.functional import entropy, normalized_log_probs
 from saki.rollout import HFDecoder
 from saki.rollout.memory import with_half_until_it_fits
 from saki.rollout.protocol import ScoreResult
-from saki.rollout.scoring import LOGITS_BUDGET, logprob_and_mode, with_teacher_scores
+from saki.rollout.scoring import LOGITS_BUDGET, join_scores, logprob_and_mode, with_teacher_scores
 from saki.types import RolloutBatch, fill_value
 
 PLACES = "teacher_places"
@@ -53,7 +53,6 @@ class VocabularyTeacher:
     def score(self, batch: RolloutBatch) -> RolloutBatch:
         """A step's rollout with the teacher's log-probs and modes filled in; its hidden states [N, hidden] are kept."""
         self.forget()
-
         num_tokens = int(batch.response_mask.sum())
 
         def attempt(rows_at_once: int) -> Tensor | None:
@@ -75,11 +74,8 @@ class VocabularyTeacher:
 
         rows = min(self._rows_at_once, len(batch))
         self._kept = with_half_until_it_fits(f"scoring {len(batch)} rows", rows, attempt, self._admit_at_most)
-        values = self._read(batch, logprob_and_mode)
-        dtype = batch.student_logprobs.dtype
-        return with_teacher_scores(
-            batch, ScoreResult(values["logprobs"].to(dtype), values["mode_ids"], values["mode_logprobs"].to(dtype))
-        )
+        scores = ScoreResult(**self._read(batch, logprob_and_mode))
+        return with_teacher_scores(batch, join_scores([scores], batch.student_logprobs))
 
     def entropies(self, batch: RolloutBatch) -> Tensor:
         """Entropy [B, T] of the kept laws of a batch, nats, NaN outside the responses."""
