@@ -29,7 +29,9 @@ def right(student: str, label: str, seed: int, step: int, name: str) -> tuple[in
 
 def score(student: str, label: str, seed: int, step: int, name: str, counts: tuple[int, ...]) -> SetScore:
     method = "" if label in ("teacher", "student") else label
-    return SetScore(student, label, method, seed, step, name, NUM_SAMPLES, counts, 0.0, 1.0, 1.0)
+    return SetScore(
+        student, label, method, seed, step, name, NUM_SAMPLES, counts, 0.0, 1.0, 1.0, f"{student} {label} {seed}"
+    )
 
 
 def scores() -> list[SetScore]:
@@ -105,4 +107,5 @@ def _result(student: str, label: str, seed: int) -> dict:
         }
         for step in STEPS
     }
-    return {"run": {"method": label}, "train_cpu_seconds": 1.0, "evaluation_cpu_seconds": 1.0, "steps": steps}
+    run = {"fingerprint": f"{student} {label} {seed}", "run": {"method": label}}
+    return {**run, "train_cpu_seconds": 1.0, "evaluation_cpu_seconds": 1.0, "steps": steps}

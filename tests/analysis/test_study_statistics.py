@@ -134,7 +134,7 @@ def test_seeds_needed_gives_the_power(sd):
 
 
 def score(label, seed, right, step=5, name="set0"):
-    return SetScore("s", label, "opd", seed, step, name, 4, tuple(right), 0.0, 1.0, 2.0)
+    return SetScore("s", label, "opd", seed, step, name, 4, tuple(right), 0.0, 1.0, 2.0, "settings")
 
 
 def test_results_come_back(tmp_path):

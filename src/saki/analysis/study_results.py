@@ -34,6 +34,7 @@ SCHEMA = pa.schema(
         ("truncated", pa.float64()),
         ("train_cpu_seconds", pa.float64()),
         ("evaluation_cpu_seconds", pa.float64()),
+        ("fingerprint", pa.string()),
     ]
 )
 """Columns of ``results.parquet``, one row a run, step and set; ``num_right`` holds one count a problem."""
@@ -55,6 +56,7 @@ class SetScore:
         truncated: Share of samples that met the length cap.
         train_cpu_seconds: CPU seconds of the run's training.
         evaluation_cpu_seconds: CPU seconds of the run's evaluations.
+        fingerprint: Hash of the run's settings.
     """
 
     student: str
@@ -68,6 +70,7 @@ class SetScore:
     truncated: float
     train_cpu_seconds: float
     evaluation_cpu_seconds: float
+    fingerprint: str
 
     @property
     def mean_at_k(self) -> float:
@@ -122,6 +125,7 @@ def run_scores(path: Path, student: str, label: str, seed: int) -> list[SetScore
                 truncated=values["truncated"],
                 train_cpu_seconds=stored["train_cpu_seconds"],
                 evaluation_cpu_seconds=stored["evaluation_cpu_seconds"],
+                fingerprint=stored["fingerprint"],
             )
             for step, sets in stored["steps"].items()
             for name, values in sets.items()

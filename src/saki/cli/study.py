@@ -7,16 +7,17 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from saki.analysis.study_folder import RESULTS
 from saki.analysis.study_results import SetScore, gather, write_results
 from saki.analysis.study_tables import Arms, steps_tables, study_tables, write_tables
 from saki.cli.console import git_commit, print_json
 from saki.cli.study_board import Board
-from saki.cli.study_files import check_half_done, finished, scores
+from saki.cli.study_files import check_half_done, finished, known_scores, scores
 from saki.cli.study_pool import PoolState, WorkerPool
 from saki.config import CommandParser, UsageError
 from saki.config.commands import CommonArguments, StudyArguments
@@ -53,7 +54,8 @@ def run(argv: Sequence[str]) -> int:
     folder = Path(common.out or f"runs/{path.stem}")
     begin = time.perf_counter()
     with _claimed(folder):
-        done = [each for each in study.runs if finished(each, _folder(folder, each))]
+        known = known_scores(study.runs, [Path(name.strip()) for name in args.known.split(",")] if args.known else [])
+        done = [each for each in study.runs if finished(each, _folder(folder, each)) or each.folder in known]
         waiting = [] if args.tables_only else [each for each in chosen if each not in done]
         for each in waiting:
             check_half_done(each, _folder(folder, each))
@@ -61,7 +63,7 @@ def run(argv: Sequence[str]) -> int:
         write_text(folder / "study.yaml", path.read_text(encoding="utf-8"))
         pool = WorkerPool(waiting, folder, args.jobs)
         board = Board(chosen, [each for each in done if each in chosen], args.jobs)
-        tables = Tables(study, folder, done)
+        tables = Tables(study, folder, done, known)
 
         def on_change(state: PoolState) -> None:
             board.show(state)
@@ -76,7 +78,7 @@ def run(argv: Sequence[str]) -> int:
     failed = pool.state.failed
     if tables.paths:
         print((folder / ALL_TABLES).read_text())
-        print(f"results: {folder / 'results.parquet'}   tables: {folder / ALL_TABLES}")
+        print(f"results: {folder / RESULTS}   tables: {folder / ALL_TABLES}")
     if common.json:
         print_json(
             {
@@ -85,7 +87,7 @@ def run(argv: Sequence[str]) -> int:
                 "finished": len(tables.complete(pool.state)),
                 "finished_now": len(pool.state.finished),
                 "failed": {each.folder: reason for each, reason in failed},
-                "results": str(folder / "results.parquet"),
+                "results": str(folder / RESULTS),
                 "tables": [str(table) for table in tables.paths],
                 "seconds": round(time.perf_counter() - begin, 1),
                 "commit": git_commit(),
@@ -99,8 +101,10 @@ def run(argv: Sequence[str]) -> int:
 class Tables:
     """The tables of a study, now and then while it runs and at its end."""
 
-    def __init__(self, study: Study, folder: Path, done: Sequence[StudyRun]) -> None:
-        self._study, self._folder, self._done = study, folder, done
+    def __init__(
+        self, study: Study, folder: Path, done: Sequence[StudyRun], known: Mapping[str, list[SetScore]] | None = None
+    ) -> None:
+        self._study, self._folder, self._done, self._known = study, folder, done, known or {}
         self._at, self._count = time.monotonic(), len(done)
         self.paths: list[Path] = []
 
@@ -121,19 +125,23 @@ class Tables:
 
     def write(self, state: PoolState) -> None:
         """Write them."""
-        self.paths = write_tables_of(self._study, self.complete(state), self._folder)
+        complete = self.complete(state)
+        found = [score for each in complete for score in self._known.get(each.folder) or self._scores(each)]
+        self.paths = write_tables_of(self._study, found, self._folder)
+
+    def _scores(self, run: StudyRun) -> list[SetScore]:
+        return scores(run, _folder(self._folder, run))
 
 
-def write_tables_of(study: Study, complete: Sequence[StudyRun], folder: Path) -> list[Path]:
-    """Write ``results.parquet`` and every table that the finished runs allow.
+def write_tables_of(study: Study, found: Sequence[SetScore], folder: Path) -> list[Path]:
+    """Write ``results.parquet`` and every table that the scores of the finished runs allow.
 
     Returns:
         The Markdown files of the last step's tables.
     """
-    found = [score for each in complete for score in scores(each, _folder(folder, each))]
     if not found:
         return []
-    write_results(folder / "results.parquet", found)
+    write_results(folder / RESULTS, found)
     written: list[Path] = []
     steps = sorted({score.step for score in found if score.method}) or [0]
     samples = {step: samples_at(study, found, None if step == steps[-1] else step) for step in steps}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -43,13 +44,24 @@ class Board:
         if not last and time.monotonic() - self._shown_at < (REDRAW_SECONDS if terminal else LINE_SECONDS):
             return
         self._shown_at = time.monotonic()
-        lines = self.lines(state) if terminal or last else self.lines(state)[-1:]
+        lines = self.lines(state)
+        if terminal and not last:
+            columns, rows = shutil.get_terminal_size()
+            lines = [line[: columns - 1] for line in self.lines(state, most=rows - 1)]
+        elif not last:
+            lines = lines[-1:]
         self._clear()
         print("\n".join(lines), file=self._stream, flush=True)
         self._lines_shown = len(lines) if terminal and not last else 0
 
-    def lines(self, state: PoolState) -> list[str]:
-        """One line an arm, one a running run, one for the whole."""
+    def lines(self, state: PoolState, most: int | None = None) -> list[str]:
+        """One line an arm, one a running run, one for the whole.
+
+        Args:
+            state: The pool's state.
+            most: Most lines, if they are to be redrawn in place: a terminal cannot go back beyond its first line. Arms
+                are left out as needed, first those of which no run is done or all are.
+        """
         finished = [*self._done, *(run for run, _ in state.finished)]
         failed = [run for run, _ in state.failed]
         running = [progress.run for progress in state.running.values()]
@@ -58,22 +70,22 @@ class Board:
             for run in runs:
                 row = table.setdefault((folder_name(run.student), run.label), {})
                 row[name] = row.get(name, 0) + 1
-        lines = [f"{'student':20} {'method':24} {'done':>9} {'running':>8} {'failed':>7}"]
-        lines += [_row(student, label, counts) for (student, label), counts in table.items()]
         now = time.monotonic()
+        below: list[str] = []
         for progress in state.running.values():
             run = progress.run
-            lines.append(
+            below.append(
                 f"  {run.label} seed {run.seed} of {folder_name(run.student)}: {progress.phase} "
                 f"{progress.done}/{progress.total}, {_duration(now - progress.begun)}"
             )
         left = self.seconds_left(state)
-        lines.append(
+        below.append(
             f"{len(finished)} of {len(self._runs)} runs finished, {len(running)} running, {len(failed)} failed, "
             f"{len(state.waiting)} waiting; {_duration(now - self._begin)} so far"
             + (f", about {_duration(left)} left" if left is not None else "")
         )
-        return lines
+        room = len(table) if most is None else max(1, most - len(below) - 1)
+        return [*_table(table, room), *below]
 
     def seconds_left(self, state: PoolState) -> float | None:
         """Wall seconds left, from the runs finished so far; None before the first."""
@@ -91,9 +103,29 @@ class Board:
             self._lines_shown = 0
 
 
-def _row(student: str, label: str, counts: Mapping[str, int]) -> str:
-    done = f"{counts.get('done', 0)}/{counts.get('all', 0)}"
-    return f"{student:20} {label:24} {done:>9} {counts.get('running', 0):>8} {counts.get('failed', 0):>7}"
+def _table(arms: Mapping[tuple[str, str], Mapping[str, int]], room: int) -> list[str]:
+    """A head, and a line an arm; without room for all, the arms that change first and a line that counts the others."""
+
+    def rank(arm: tuple[str, str]) -> int:
+        counts = arms[arm]
+        if counts.get("running") or counts.get("failed"):
+            return 0
+        return 1 if 0 < counts.get("done", 0) < counts.get("all", 0) else 2
+
+    shown = set(arms) if len(arms) <= room else set(sorted(arms, key=rank)[: room - 1])
+    width = [max(len(arm[place]) for arm in (("student", "method"), *arms)) for place in (0, 1)]
+
+    def line(student: str, label: str, *counts: str) -> str:
+        return f"{student:{width[0]}}  {label:{width[1]}} {counts[0]:>9} {counts[1]:>8} {counts[2]:>7}"
+
+    lines = [line("student", "method", "done", "running", "failed")]
+    for arm, counts in arms.items():
+        if arm in shown:
+            done = f"{counts.get('done', 0)}/{counts.get('all', 0)}"
+            lines.append(line(*arm, done, str(counts.get("running", 0)), str(counts.get("failed", 0))))
+    if len(shown) < len(arms):
+        lines.append(f"... and {len(arms) - len(shown)} more")
+    return lines
 
 
 def _duration(seconds: float) -> str:

@@ -277,6 +277,9 @@ class StudyArguments:
 
     jobs: int = option(1, "Processes at once, each with one thread.")
     tables_only: bool = option(False, "Train nothing: write the tables of the runs that are finished.")
+    known: str | None = option(
+        None, "Files results.parquet from elsewhere, joined by commas: their runs of this study count as finished."
+    )
     only: str | None = option(None, "Carry out the runs of these labels alone, joined by commas; the rest stay open.")
     only_seeds: str | None = option(None, "Carry out the runs of these seeds alone, for example 300-307.")
     only_students: str | None = option(None, "Carry out the runs of these students alone, joined by commas.")

@@ -94,7 +94,7 @@ class StudyRun:
     @property
     def folder(self) -> str:
         """Folder inside the study's ``runs``."""
-        return f"{folder_name(self.student)}/{self.label}/seed-{self.seed}"
+        return run_folder(folder_name(self.student), self.label, self.seed)
 
     def to_json(self) -> dict[str, Any]:
         """All fields, as JSON values."""
@@ -280,6 +280,11 @@ def parse_seeds(value: Any) -> tuple[int, ...]:
 def folder_name(student: str) -> str:
     """A student's name as one folder: lab-student for lab/student and its like, the last part of another path."""
     return student.replace("/", "-") if student in LAB_MODELS else Path(student).name.replace(" ", "_")
+
+
+def run_folder(student: str, label: str, seed: int) -> str:
+    """Folder of a run inside a study's ``runs``; the student by its :func:`folder_name`."""
+    return f"{student}/{label}/seed-{seed}"
 
 
 def _runs(keys: StudyKeys, arms: Sequence[StudyArm], seeds: Sequence[int]) -> tuple[StudyRun, ...]:
