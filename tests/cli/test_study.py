@@ -93,6 +93,17 @@ def test_a_run_cut_short_goes_on_to_the_same_answers(tmp_path):
         finished(other, tmp_path / "cut")
 
 
+@pytest.mark.parametrize("clock", ["{", "[1]", '{"train": 2.0}', '{"train": 2.0, "evaluation": null}'])
+def test_a_damaged_clock_stops_no_run(tmp_path, caplog, clock):
+    run = read_study(write_study(tmp_path)).runs[0]
+    begin(run, tmp_path)
+    (tmp_path / "evaluation-000000.json").write_text('{"sets": {}}')  # half done
+    (tmp_path / "cpu_seconds.json").write_text(clock)
+    execute(run, tmp_path, print)
+    assert "cpu_seconds.json is damaged; CPU seconds are counted from here on" in caplog.text
+    assert json.loads((tmp_path / RESULT).read_text())["train_cpu_seconds"] < 1.0
+
+
 def test_a_half_finished_run_of_other_settings_is_refused(tmp_path, capsys):
     """Its checkpoint and evaluations must not enter the result of these settings; the refusal changes no file."""
     path = write_study(tmp_path, evaluate_at=[1])

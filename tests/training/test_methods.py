@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformers import TrainerCallback
 
 from saki.data import collate_rollout
 from saki.functional import RowKeys, draw_teacher_samples, kl_divergence
@@ -17,15 +16,7 @@ from saki.rollout import HFDecoder, read_rollouts
 from saki.training import CheckpointError, SakiConfig, SakiTrainer
 from saki.training.teacher import PLACES, VocabularyTeacher
 from tests.tiny import VOCAB, tiny_pair, tiny_rows, tiny_tokenizer
-
-
-class Gradients(TrainerCallback):
-    def __init__(self):
-        self.values = None
-
-    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
-        if self.values is None:
-            self.values = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+from tests.training.scripted import Gradients
 
 
 def trainer(folder, method, dtype=torch.float32, callbacks=None, pair=None, **changes):

@@ -15,6 +15,7 @@ from saki.objectives import route_to_first
 from saki.rollout import read_rollouts
 from saki.training import SakiConfig, SakiTrainer, TrainingDivergedError
 from tests.tiny import VOCAB, tiny_pair, tiny_rows, tiny_tokenizer
+from tests.training.scripted import Gradients
 
 
 def config(folder, **changes):
@@ -58,17 +59,6 @@ def weights(run):
 
 def metrics(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
-class Gradients(TrainerCallback):
-    """Keeps the gradients of the first optimizer step."""
-
-    def __init__(self):
-        self.values = None
-
-    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
-        if self.values is None:
-            self.values = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
 def assert_equal_weights(a, b):

@@ -129,8 +129,13 @@ class _Clock:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / CPU_SECONDS
-        known = json.loads(self._path.read_text()) if self._path.is_file() else {}
-        self._seconds = {"train": 0.0, "evaluation": 0.0, **known}
+        self._seconds = {"train": 0.0, "evaluation": 0.0}
+        if self._path.is_file():
+            try:
+                known = json.loads(self._path.read_text(encoding="utf-8"))
+                self._seconds = {part: float(known[part]) for part in self._seconds}
+            except (ValueError, KeyError, TypeError):
+                logger.warning("%s is damaged; CPU seconds are counted from here on", self._path)
         self._since = time.process_time()
 
     def count(self, part: Literal["train", "evaluation"]) -> None:
