@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from saki.functional import entropy, kl_divergence, pinsker_bound, total_variation
+from saki.functional import entropy, kl_divergence, pinsker_bound, total_variation, truncated_kl
 
 
 def test_values():
@@ -15,6 +15,18 @@ def test_values():
     assert float(kl_divergence(b, a)) == math.inf
     assert float(total_variation(a, b)) == pytest.approx(0.25)
     assert float(entropy(a)) == pytest.approx(math.log(2))
+
+
+def test_truncated_kl():
+    a = torch.tensor([[0.5, 0.3, 0.2, 0.0], [0.1, 0.2, 0.3, 0.4]], dtype=torch.float64)
+    b = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1]], dtype=torch.float64)
+    two = [0.5 * math.log(5) + 0.3 * math.log(1.5), 0.4 * math.log(4) + 0.3 * math.log(1.5)]
+    assert truncated_kl(a.log(), b.log(), 2).tolist() == pytest.approx(two)
+    of_one = [0.625 * math.log(6.25) + 0.375 * math.log(1.875), 4 / 7 * math.log(40 / 7) + 3 / 7 * math.log(15 / 7)]
+    assert truncated_kl(a.log(), b.log(), 2, renormalize=True).tolist() == pytest.approx(of_one)
+    for renormalize in (False, True):
+        whole = truncated_kl(a.log(), b.log(), 9, renormalize=renormalize)
+        assert torch.allclose(whole, kl_divergence(a.log(), b.log()))
 
 
 def reverse_kl(log_p, log_t):

@@ -83,7 +83,7 @@ def test_full_reverse_kl_has_the_expected_k1_gradient_at_every_token(prefix):
         assert torch.allclose(gradient(values[token], prefix), expected(get_method("opd"), prefix), atol=1e-12)
 
 
-@pytest.mark.parametrize(("name", "branch"), [("skd", 0), ("saki_full", 1), ("aopd", 1)])
+@pytest.mark.parametrize(("name", "branch"), [("skd", 0), ("saki_full", 1)])
 def test_full_forward_kl(name, branch, prefix):
     values, _ = losses(get_method(name), prefix, branch)
     assert values.tolist() == pytest.approx([float(forward_kl(prefix).detach())] * V)
@@ -159,22 +159,43 @@ def test_power_opd(prefix):
 
 
 def test_entropy_aware_adds_forward_kl(prefix):
-    low, high = (losses(get_method("entropy_aware"), prefix, branch)[0] for branch in (0, 1))
+    method = get_method("entropy_aware", {"top_k": V})
+    low, high = (losses(method, prefix, branch)[0] for branch in (0, 1))
     assert torch.allclose(low, losses(get_method("opd"), prefix, 0)[0])
     assert torch.allclose(high - low, forward_kl(prefix).expand(V))
     both = gradient(reverse_kl(prefix), prefix) + gradient(forward_kl(prefix), prefix)
-    assert torch.allclose(expected(get_method("entropy_aware"), prefix, 1), both, atol=1e-12)
+    assert torch.allclose(expected(method, prefix, 1), both, atol=1e-12)
 
 
-def test_opsa_pushes_down_unlikely_tokens_and_reads_no_teacher(prefix):
-    method = get_method("opsa", {"max_probability": 0.15, "opsa_advantage": -2.0})
-    log_p = torch.log_softmax(prefix[0], dim=-1)
-    rare = log_p.detach().exp() < 0.15
-    assert 0 < int(rare.sum()) < V
+def test_entropy_aware_cuts_the_teacher_to_its_top_tokens(prefix):
+    """Their probabilities are made to sum to 1; the student's stay those among the whole vocabulary."""
+    cut = get_method("entropy_aware", {"top_k": 2, "forward_weight": 0.5})
+    low, high = (losses(cut, prefix, branch)[0] for branch in (0, 1))
+    log_p, top = torch.log_softmax(prefix[0], dim=-1), prefix[1].argsort(descending=True)[:2]
+    law = prefix[1][top].exp() / prefix[1][top].exp().sum()
+    exact = 0.5 * (law * (law.log() - log_p[top])).sum()
+    assert torch.allclose(high - low, exact.expand(V))
+    assert torch.allclose(gradient((high - low)[0], prefix), gradient(exact, prefix), atol=1e-12)
+
+
+def test_aopd_looks_at_the_teachers_top_tokens_where_it_likes_the_token_less(prefix):
+    """1/K sum T (log T - log pi) over the top K, not made to sum to 1."""
+    values, _ = losses(get_method("aopd", {"top_k": 2}), prefix, 1)
+    log_p, top = torch.log_softmax(prefix[0], dim=-1), prefix[1].argsort(descending=True)[:2]
+    exact = (prefix[1][top].exp() * (prefix[1][top] - log_p[top])).sum() / 2
+    assert torch.allclose(values, exact.expand(V))
+    whole, _ = losses(get_method("aopd", {"top_k": V}), prefix, 1)
+    assert torch.allclose(whole, forward_kl(prefix).expand(V) / V)
+    assert torch.equal(losses(get_method("aopd"), prefix, 0)[0], losses(get_method("opd"), prefix, 0)[0])
+
+
+def test_opsa_pushes_down_what_it_is_given_and_reads_no_teacher(prefix):
+    method = get_method("opsa", {"opsa_advantage": -2.0})
     values, _ = losses(method, prefix, 0)
-    assert torch.allclose(values, torch.where(rare, 2.0 * log_p, 0.0))
+    assert torch.allclose(values, 2.0 * torch.log_softmax(prefix[0], dim=-1))
     other = (prefix[0], prefix[1].flip(0), prefix[2])
     assert torch.equal(values, losses(method, other, 0)[0])
+    assert not gradient(losses(method, prefix, 1)[0].sum(), prefix).any()
 
 
 @pytest.mark.parametrize("advantage", ["power_opd", "vopd"])

@@ -9,7 +9,6 @@ from saki.functional import kl_divergence
 from saki.objectives import (
     extrapolated_advantage,
     log_ratio_advantage,
-    low_probability_advantage,
     mean_log_ratio,
     power_advantage,
 )
@@ -68,11 +67,3 @@ def test_the_mean_log_ratio_where_a_law_is_zero():
     log_t = torch.tensor([[0.0, 0.5, 0.5]]).log()
     assert mean_log_ratio(log_p, log_t, 10.0).tolist() == [-5.0]
     assert mean_log_ratio(log_p, log_t, None).tolist() == [-math.inf]
-
-
-def test_low_probability_advantage_acts_below_the_bound_alone():
-    log_p = torch.tensor([0.5, 0.0999, 0.1001, 0.01]).log()
-    assert low_probability_advantage(log_p, -1.0, 0.1).tolist() == [0.0, -1.0, 0.0, -1.0]
-    with pytest.raises(ValueError, match="max_probability"):
-        low_probability_advantage(log_p, -1.0, 0.0)
-    assert math.isfinite(float(low_probability_advantage(torch.tensor([-torch.inf]), -1.0, 0.5)))

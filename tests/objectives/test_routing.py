@@ -11,11 +11,13 @@ import torch
 from saki.functional import RowKeys, Stream, keyed_uniforms
 from saki.models import TableLM
 from saki.objectives import (
+    NO_FACTS,
     TokenFacts,
     route_by_entropy,
-    route_by_sign,
+    route_by_preference,
     route_by_tv,
     route_corrections,
+    route_lowest,
     route_randomly,
 )
 from saki.rollout import ResidentEngine, TableDecoder
@@ -148,10 +150,31 @@ def test_sign_and_entropy_routes():
     batch = made_batch([0.1] * 5, 0, 2, lengths=[5, 4])
     teacher, student = torch.tensor([[-1.0, -3.0, -2.0, -1.5, -9.0]] * 2), torch.full((2, 5), -2.0)
     batch = replace(batch, teacher_logprobs=teacher, student_logprobs=student)
-    assert route_by_sign(batch)[0].tolist() == [0, 1, 1, 0, 1]
+    assert route_by_preference(batch)[0].tolist() == [0, 1, 1, 0, 1]
+    # T - p = 0.23, -0.09, 0, 0.09, -0.14
+    assert route_by_preference(batch, 0.1)[0].tolist() == [0, 1, 1, 1, 1]
+    assert route_by_preference(batch, -0.1)[0].tolist() == [0, 0, 0, 0, 1]
+    assert not route_by_preference(batch, -1.0).any()
+    assert route_by_preference(batch, 1.0).all()
     entropy = torch.arange(10.0).view(2, 5)
     entropy[1, 4] = torch.nan
     facts = TokenFacts(teacher_entropy=entropy)
-    assert route_by_entropy(batch, facts, 0.8, 4.5).tolist() == [[0] * 5, [1, 1, 1, 1, 0]]
+    assert route_by_entropy(batch, facts, 4.5).tolist() == [[0] * 5, [1, 1, 1, 1, 0]]
     # nine valid values 0 .. 8: the 80th percentile is 7, and 8 alone lies above it
-    assert route_by_entropy(batch, facts, 0.8, None).tolist() == [[0] * 5, [0, 0, 0, 1, 0]]
+    assert route_by_entropy(batch, facts, 4.5, 0.8).tolist() == [[0] * 5, [0, 0, 0, 1, 0]]
+
+
+def test_the_least_likely_tokens_are_those_of_the_whole_step():
+    batch = made_batch([0.1] * 5, 0, 2, lengths=[5, 3])
+    logprobs = -torch.tensor([[1.0, 2.0, 3.0, 4.0, 5.0], [6.0, 7.0, 8.0, 9.0, 9.0]])  # the last two are no tokens
+    batch = replace(batch, student_logprobs=logprobs)
+    lowest = route_lowest(batch, NO_FACTS, 0.3) == 0  # two of eight
+    assert (lowest & batch.response_mask).tolist() == [[False] * 5, [False, True, True, False, False]]
+    assert int((route_lowest(batch, NO_FACTS, 0.01) == 0)[batch.response_mask].sum()) == 1  # one at least
+    assert not route_lowest(batch, NO_FACTS, 1.0)[batch.response_mask].any()
+    elsewhere = TokenFacts(step_logprobs=-torch.arange(1.0, 17.0))  # 16 tokens, eight of them on another rank
+    assert int((route_lowest(batch, elsewhere, 0.6) == 0)[batch.response_mask].sum()) == 1  # those from 8 on
+    equal = replace(batch, student_logprobs=torch.full((2, 5), -1.0))
+    assert not route_lowest(equal, NO_FACTS, 0.2).any()  # ties go together, whatever the order of rows
+    silent = replace(batch, response_mask=torch.zeros(2, 5, dtype=torch.bool))
+    assert route_lowest(silent, NO_FACTS, 0.2).shape == (2, 5)

@@ -138,13 +138,23 @@ def first_step(folder: Path, engine: Any, kind: type[SakiTrainer] = SakiTrainer,
     }
 
 
+OF_THE_STEP = {"entropy_aware": {"entropy_quantile": 0.8}, "opsa": {"token_fraction": 0.2}}
+"""Methods whose routers look at the whole step, with options."""
+
+
+def of_the_step(folder: Path, recorded: Path, method: str) -> dict[str, Any]:
+    """A step on recorded rollouts by one of :data:`OF_THE_STEP`."""
+    engine = RecordedEngine(recorded)
+    return first_step(folder / method, engine, method=method, method_options=OF_THE_STEP[method])
+
+
 def single_steps(folder: Path, recorded: Path, silent: frozenset[tuple[int, int]]) -> dict[str, Any]:
-    """Steps on recorded rollouts, plain, where some completions have no tokens, and of a method with a quantile; one
-    with real engines; an evaluation; and a step that fails on the last rank."""
+    """Steps on recorded rollouts, plain, where some completions have no tokens, and of methods that look at the whole
+    step; one with real engines; an evaluation; and a step that fails on the last rank."""
     result = {
         "plain": first_step(folder / "plain", RecordedEngine(recorded)),
         "silent": first_step(folder / "silent", RecordedEngine(recorded, silent)),
-        "quantile": first_step(folder / "quantile", RecordedEngine(recorded), method="entropy_aware"),
+        **{name: of_the_step(folder, recorded, name) for name in OF_THE_STEP},
         "real": first_step(folder / "real", None),
     }
     result["rollouts"] = rollouts_of(folder / "real")

@@ -19,6 +19,7 @@ from tests.training.rank_jobs import (
     first_step,
     lab_trainer,
     logged,
+    of_the_step,
     resume,
     rollouts_of,
     weights,
@@ -99,12 +100,17 @@ def test_ranks_draw_the_tokens_of_one(two_ranks, recorded):
         assert rank["real"]["log"]["rollout/empty_residuals"] == alone["log"]["rollout/empty_residuals"]
 
 
-def test_a_quantile_is_that_of_the_whole_step(two_ranks, recorded, tmp_path):
-    """entropy_aware splits tokens at a quantile of the teacher's entropies, wherever these lie."""
-    alone = first_step(tmp_path, RecordedEngine(recorded[0] / "rollouts"), method="entropy_aware")
+@pytest.mark.parametrize(
+    ("method", "branch"), [("entropy_aware", "reverse_and_forward_kl"), ("opsa", "low_probability")]
+)
+def test_a_quantile_is_that_of_the_whole_step(two_ranks, recorded, tmp_path, method, branch):
+    """Tokens are split at a quantile of the teacher's entropies, or of the student's log-probs, wherever these lie."""
+    alone = of_the_step(tmp_path, recorded[0] / "rollouts", method)
     for rank in two_ranks:
-        assert rank["quantile"]["log"]["loss/reverse_and_forward_kl_share"] > 0.1
-        assert_close(rank["quantile"]["gradient"], alone["gradient"])
+        share = rank[method]["log"][f"loss/{branch}_share"]
+        assert 0.1 < share < 0.3
+        assert share == pytest.approx(alone["log"][f"loss/{branch}_share"])
+        assert_close(rank[method]["gradient"], alone["gradient"])
 
 
 def test_an_evaluation_is_shared_and_its_figures_are_those_of_one(two_ranks, tmp_path):

@@ -9,7 +9,7 @@ from saki.functional.coupling import (
     residual_log_weights,
     screen_proposals,
 )
-from saki.functional.divergences import entropy, kl_divergence, pinsker_bound, total_variation
+from saki.functional.divergences import entropy, kl_divergence, pinsker_bound, total_variation, truncated_kl
 from saki.functional.numerics import normalized_log_probs
 from saki.functional.random import RowKeys, Stream, keyed_uniforms, philox4x32, request_seed
 from saki.functional.sampling import (
@@ -45,4 +45,5 @@ __all__ = [
     "solve_bridge",
     "solve_bridge_bisection",
     "total_variation",
+    "truncated_kl",
 ]

@@ -6,7 +6,7 @@ from saki.methods.branches import (
     TEACHER_SAMPLE,
     WEIGHTED_TEACHER_MODE,
     extrapolated,
-    low_probability,
+    fixed,
     policy_gradient,
     power,
 )
@@ -18,7 +18,8 @@ from saki.methods.vocabulary import (
     COUPLED_KL,
     FULL_FORWARD_KL,
     FULL_REVERSE_KL,
-    REVERSE_AND_FORWARD_KL,
+    reverse_and_forward_kl,
+    truncated_forward_kl,
 )
 
 __all__ = [
@@ -27,7 +28,6 @@ __all__ = [
     "FULL_FORWARD_KL",
     "FULL_REVERSE_KL",
     "OPD",
-    "REVERSE_AND_FORWARD_KL",
     "REVERSE_KL",
     "SAKI",
     "TEACHER_MODE",
@@ -39,11 +39,13 @@ __all__ = [
     "UnknownMethodError",
     "VocabularyBranch",
     "extrapolated",
+    "fixed",
     "get_method",
-    "low_probability",
     "method_names",
     "method_options",
     "policy_gradient",
     "power",
     "register_method",
+    "reverse_and_forward_kl",
+    "truncated_forward_kl",
 ]

@@ -5,16 +5,18 @@ from __future__ import annotations
 import functools
 import math
 
-from saki.methods.branches import REVERSE_KL, TEACHER_MODE, WEIGHTED_TEACHER_MODE, low_probability, power
+from saki.methods.branches import REVERSE_KL, TEACHER_MODE, WEIGHTED_TEACHER_MODE, fixed, power
 from saki.methods.record import Method
 from saki.methods.vocabulary import (
     CENTERED_REVERSE_KL,
     COUPLED_KL,
     FULL_FORWARD_KL,
     FULL_REVERSE_KL,
-    REVERSE_AND_FORWARD_KL,
+    reverse_and_forward_kl,
+    truncated_forward_kl,
 )
-from saki.objectives import route_by_entropy, route_by_sign, route_corrections, route_to_first
+from saki.objectives import route_by_entropy, route_by_preference, route_corrections, route_lowest, route_to_first
+from saki.types import check_number
 
 OPD_FULL = Method(
     name="opd_full",
@@ -72,13 +74,27 @@ VOPD = Method(
     branches=(CENTERED_REVERSE_KL,),
 )
 
-AOPD = Method(
-    name="aopd",
-    summary="Student rollouts; policy gradient where the teacher likes the token more, else forward KL.",
-    behavior="student",
-    router=route_by_sign,
-    branches=(REVERSE_KL, FULL_FORWARD_KL),
-)
+
+def aopd(aopd_threshold: float = 0.0, top_k: int = 10) -> Method:
+    """Asymmetric distillation: policy gradient where the teacher likes the token more, forward KL elsewhere.
+
+    Args:
+        aopd_threshold: T(y) - p(y) above which the policy gradient is kept; -1 is opd, 1 is forward KL throughout.
+        top_k: Tokens of the teacher that the forward KL looks at.
+
+    Raises:
+        ValueError: If a value is out of range.
+    """
+    if not -1 <= aopd_threshold <= 1:
+        raise ValueError(f"aopd_threshold must lie in [-1, 1], got {aopd_threshold}")
+    check_number("top_k", top_k, least=1, whole=True)
+    return Method(
+        name="aopd",
+        summary="Student rollouts; policy gradient where the teacher likes the token more, else forward KL.",
+        behavior="student",
+        router=functools.partial(route_by_preference, threshold=aopd_threshold),
+        branches=(REVERSE_KL, truncated_forward_kl(top_k)),
+    )
 
 
 def power_opd(power_exponent: float = 1.0) -> Method:
@@ -101,48 +117,57 @@ def power_opd(power_exponent: float = 1.0) -> Method:
     )
 
 
-def entropy_aware(entropy_quantile: float = 0.8, entropy_threshold: float | None = None) -> Method:
+def entropy_aware(
+    entropy_threshold: float = 0.8,
+    entropy_quantile: float | None = None,
+    forward_weight: float = 1.0,
+    top_k: int = 16,
+) -> Method:
     """Entropy-aware distillation: forward KL joins where the teacher is unsure.
 
     Args:
-        entropy_quantile: The threshold as a quantile of the teacher's entropies in the rollout.
-        entropy_threshold: The threshold in nats, instead of the quantile.
+        entropy_threshold: H(T) in nats above which it joins.
+        entropy_quantile: The threshold as a quantile of the teacher's entropies in the step, instead.
+        forward_weight: Its weight.
+        top_k: Tokens of the teacher that it looks at.
 
     Raises:
         ValueError: If a value is out of range.
     """
-    if not 0 <= entropy_quantile <= 1:
+    if entropy_quantile is not None and not 0 <= entropy_quantile <= 1:
         raise ValueError(f"entropy_quantile must lie in [0, 1], got {entropy_quantile}")
-    if entropy_threshold is not None and not entropy_threshold >= 0:
-        raise ValueError(f"entropy_threshold must be >= 0 nats, got {entropy_threshold}")
+    check_number("entropy_threshold", entropy_threshold, least=0)
+    check_number("forward_weight", forward_weight, least=0)
+    check_number("top_k", top_k, least=1, whole=True)
     return Method(
         name="entropy_aware",
         summary="Student rollouts; sampled reverse KL, plus forward KL where the teacher's entropy is high.",
         behavior="student",
-        router=functools.partial(route_by_entropy, quantile=entropy_quantile, threshold=entropy_threshold),
-        branches=(REVERSE_KL, REVERSE_AND_FORWARD_KL),
+        router=functools.partial(route_by_entropy, threshold=entropy_threshold, quantile=entropy_quantile),
+        branches=(REVERSE_KL, reverse_and_forward_kl(forward_weight, top_k)),
         router_needs=frozenset({"teacher_entropy"}),
     )
 
 
-def opsa(opsa_advantage: float = -1.0, max_probability: float = 0.1) -> Method:
-    """The control without a teacher: a fixed advantage on tokens that the student found unlikely.
+def opsa(opsa_advantage: float = -1.0, token_fraction: float = 0.2) -> Method:
+    """The control without a teacher: a fixed advantage on the tokens that the student found least likely.
 
     Args:
         opsa_advantage: The advantage, negative to discourage them.
-        max_probability: What counts as unlikely: p(y) below this, in (0, 1].
+        token_fraction: Their share of all tokens of the step, in (0, 1].
 
     Raises:
         ValueError: If a value is out of range.
     """
     if not math.isfinite(opsa_advantage):
         raise ValueError(f"opsa_advantage must be finite, got {opsa_advantage}")
-    if not 0 < max_probability <= 1:
-        raise ValueError(f"max_probability must lie in (0, 1], got {max_probability}")
+    if not 0 < token_fraction <= 1:
+        raise ValueError(f"token_fraction must lie in (0, 1], got {token_fraction}")
     return Method(
         name="opsa",
-        summary="Control without a teacher: student rollouts, a fixed advantage on unlikely tokens.",
+        summary="Control without a teacher: student rollouts, a fixed advantage on the least likely tokens.",
         behavior="student",
-        router=route_to_first,
-        branches=(low_probability(opsa_advantage, max_probability),),
+        router=functools.partial(route_lowest, fraction=token_fraction),
+        branches=(fixed("low_probability", opsa_advantage), fixed("untrained", 0.0)),
+        router_needs=frozenset({"step_logprobs"}),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from saki.methods.record import Branch
@@ -12,7 +13,6 @@ from saki.objectives import (
     TokenTargets,
     clamp_advantage,
     extrapolated_advantage,
-    low_probability_advantage,
     power_advantage,
     reverse_kl_loss,
     teacher_mode_loss,
@@ -94,8 +94,6 @@ def power(exponent: float) -> Branch:
     )
 
 
-def low_probability(advantage: float, max_probability: float) -> Branch:
-    """Policy gradient with :func:`saki.objectives.low_probability_advantage`."""
-    return policy_gradient(
-        "low_probability", lambda logprobs, targets: low_probability_advantage(logprobs, advantage, max_probability)
-    )
+def fixed(name: str, advantage: float) -> Branch:
+    """Policy gradient with the same advantage at every token; 0 trains none."""
+    return policy_gradient(name, lambda logprobs, targets: torch.full_like(logprobs, advantage))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from saki.objectives import NO_FACTS, Fact, TokenFacts, TokenTargets
+from saki.objectives import NO_FACTS, Fact, StepFact, TokenFacts, TokenTargets
 from saki.types import RolloutBatch
 from saki.types.request import BehaviorName
 
@@ -80,7 +80,7 @@ class Method:
     behavior: BehaviorName
     router: Router
     branches: tuple[Branch | VocabularyBranch, ...]
-    router_needs: frozenset[Fact] = frozenset()
+    router_needs: frozenset[Fact | StepFact] = frozenset()
     top_k: int | None = None
     options: tuple[tuple[str, Any], ...] = ()
 
@@ -95,8 +95,9 @@ class Method:
 
     @property
     def needs(self) -> frozenset[Fact]:
-        """Facts that the router or a branch reads."""
-        return self.router_needs.union(*(branch.needs for branch in self.branches))
+        """Facts of tokens that the router or a branch reads."""
+        of_router = frozenset(need for need in self.router_needs if need != "step_logprobs")
+        return of_router.union(*(branch.needs for branch in self.branches))
 
     @property
     def needs_vocabulary(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from saki.functional import kl_divergence, total_variation
+from saki.functional import kl_divergence, total_variation, truncated_kl
 from saki.methods.record import VocabularyBranch
 from saki.objectives import TokenTargets, log_ratio_advantage, mean_log_ratio, reverse_kl_loss
 
@@ -23,11 +23,24 @@ def _centered(policy: Tensor, teacher: Tensor, targets: TokenTargets, clip: floa
     return -(ratio - mean_log_ratio(policy, teacher, clip)) * logprobs, clamped
 
 
-def _reverse_and_forward(
-    policy: Tensor, teacher: Tensor, targets: TokenTargets, clip: float | None
-) -> tuple[Tensor, Tensor]:
-    sampled, clamped = reverse_kl_loss(_of_committed(policy, targets), targets.teacher_logprobs.to(policy.dtype), clip)
-    return sampled + kl_divergence(teacher, policy), clamped
+def truncated_forward_kl(top_k: int) -> VocabularyBranch:
+    """1/k sum T (log T - log pi) over the teacher's top k tokens."""
+
+    def loss(policy: Tensor, teacher: Tensor, targets: TokenTargets, clip: float | None) -> tuple[Tensor, None]:
+        return truncated_kl(teacher, policy, top_k) / top_k, None
+
+    return VocabularyBranch("truncated_forward_kl", loss)
+
+
+def reverse_and_forward_kl(forward_weight: float, top_k: int) -> VocabularyBranch:
+    """Sampled reverse KL plus a weight times KL(T || pi), T cut to its top k tokens and made to sum to 1 over them."""
+
+    def loss(policy: Tensor, teacher: Tensor, targets: TokenTargets, clip: float | None) -> tuple[Tensor, Tensor]:
+        teacher_logprobs = targets.teacher_logprobs.to(policy.dtype)
+        sampled, clamped = reverse_kl_loss(_of_committed(policy, targets), teacher_logprobs, clip)
+        return sampled + forward_weight * truncated_kl(teacher, policy, top_k, renormalize=True), clamped
+
+    return VocabularyBranch("reverse_and_forward_kl", loss)
 
 
 def mixture(policy: Tensor, teacher: Tensor, forward_share: float | Tensor) -> Tensor:
@@ -58,9 +71,6 @@ FULL_FORWARD_KL = VocabularyBranch("full_forward_kl", _full_forward_kl)
 
 CENTERED_REVERSE_KL = VocabularyBranch("centered_reverse_kl", _centered)
 """Sampled reverse KL with the baseline E_{y~p}[log T(y) - log p(y)], which is -KL(p || T) but for the clip."""
-
-REVERSE_AND_FORWARD_KL = VocabularyBranch("reverse_and_forward_kl", _reverse_and_forward)
-"""Sampled reverse KL plus KL(T || pi) over the whole vocabulary."""
 
 COUPLED_KL = VocabularyBranch("coupled_kl", _coupled)
 """(1 - TV) KL(pi || T) + TV KL(T || pi) over the whole vocabulary, TV = sg[TV(pi, T)].

@@ -74,23 +74,3 @@ def mean_log_ratio(policy: Tensor, teacher: Tensor, clip: float | None) -> Tenso
     possible = policy > -torch.inf
     ratio, _ = clamp_advantage(teacher - torch.where(possible, policy, 0.0), clip)
     return torch.where(possible, policy.exp() * ratio, 0.0).sum(dim=-1)
-
-
-def low_probability_advantage(policy_logprobs: Tensor, advantage: float, max_probability: float) -> Tensor:
-    """A fixed advantage where p(y) < max_probability, else 0. No teacher takes part.
-
-    Args:
-        policy_logprobs: [N] log p(y).
-        advantage: The value, negative to discourage.
-        max_probability: Bound on p(y), in (0, 1].
-
-    Returns:
-        [N], without a unit.
-
-    Raises:
-        ValueError: If the bound is out of range.
-    """
-    if not 0 < max_probability <= 1:
-        raise ValueError(f"max_probability must lie in (0, 1], got {max_probability}")
-    rare = policy_logprobs.detach() < math.log(max_probability)
-    return rare.to(policy_logprobs.dtype) * advantage

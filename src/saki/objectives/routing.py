@@ -52,25 +52,52 @@ def route_by_tv(batch: RolloutBatch) -> Tensor:
     return _smallest_keys(batch, torch.nan_to_num(batch.tv.double()))
 
 
-def route_by_sign(batch: RolloutBatch) -> Tensor:
-    """Positions where the teacher likes y more than the student did (log T > log p) to branch 0, the rest to branch 1.
+def route_by_preference(batch: RolloutBatch, threshold: float = 0.0) -> Tensor:
+    """Positions where the teacher likes y more, T(y) - p(y) > threshold, to branch 0, the rest to branch 1.
 
-    The sign is that of the draft-time log-ratio.
+    p is that of draft time.
+
+    Args:
+        batch: The rollout.
+        threshold: In [-1, 1].
 
     Returns:
         [B, T] int64; positions outside the response mask are ignored.
     """
-    return (~(batch.teacher_logprobs > batch.student_logprobs)).long()
+    preference = batch.teacher_logprobs.double().exp() - batch.student_logprobs.double().exp()
+    return (~(preference > threshold)).long()
 
 
-def route_by_entropy(batch: RolloutBatch, facts: TokenFacts, quantile: float, threshold: float | None) -> Tensor:
+def route_lowest(batch: RolloutBatch, facts: TokenFacts, fraction: float) -> Tensor:
+    """The tokens that the student found least likely to branch 0, the rest to branch 1.
+
+    Of the N tokens of the whole step they are the max(1, floor(fraction N)) of smallest draft-time log p(y), and any
+    that equal the last of them.
+
+    Args:
+        batch: The rollout.
+        facts: ``step_logprobs`` where the step lies on several ranks.
+        fraction: In (0, 1].
+
+    Returns:
+        [B, T] int64; positions outside the response mask are ignored.
+    """
+    logprobs = batch.student_logprobs.double()
+    valid = logprobs[batch.response_mask] if facts.step_logprobs is None else facts.step_logprobs.double()
+    if not valid.numel():
+        return route_to_first(batch)
+    bound = valid.sort().values[max(1, int(fraction * valid.numel())) - 1]
+    return (~(logprobs <= bound)).long()
+
+
+def route_by_entropy(batch: RolloutBatch, facts: TokenFacts, threshold: float, quantile: float | None = None) -> Tensor:
     """Positions where H(T) exceeds a threshold to branch 1, the rest to branch 0.
 
     Args:
         batch: The rollout.
         facts: Needs ``teacher_entropy``; ``step_entropies`` where the step lies on several ranks.
-        quantile: The threshold as a quantile of the entropies of the whole step.
-        threshold: The threshold in nats, instead of the quantile.
+        threshold: The threshold in nats.
+        quantile: The threshold as a quantile of the entropies of the whole step, instead.
 
     Returns:
         [B, T] int64; positions outside the response mask are ignored.
@@ -78,7 +105,7 @@ def route_by_entropy(batch: RolloutBatch, facts: TokenFacts, quantile: float, th
     assert facts.teacher_entropy is not None
     entropy = facts.teacher_entropy.double()
     valid = entropy[batch.response_mask] if facts.step_entropies is None else facts.step_entropies.double()
-    if threshold is None:
+    if quantile is not None:
         if not valid.numel():
             return route_to_first(batch)
         # By sorting: torch.quantile refuses more than 16 million values.

@@ -10,6 +10,9 @@ from torch import Tensor
 Fact = Literal["reference_logprobs", "teacher_sample_ids", "teacher_entropy"]
 """Facts that cost a pass of a model over the rollout; a method names those it needs."""
 
+StepFact = Literal["step_logprobs"]
+"""What a router may need to know of all tokens of the step."""
+
 
 @dataclass(frozen=True)
 class TokenFacts:
@@ -21,16 +24,18 @@ class TokenFacts:
         teacher_entropy: [B, T] nats, H(T); NaN outside the response.
         step_entropies: [M] nats, H(T) of every valid position of the whole step, on whatever rank it lies; None where
             this rollout is the whole step.
+        step_logprobs: [M] nats, draft-time log p(y), likewise.
     """
 
     reference_logprobs: Tensor | None = None
     teacher_sample_ids: Tensor | None = None
     teacher_entropy: Tensor | None = None
     step_entropies: Tensor | None = None
+    step_logprobs: Tensor | None = None
 
     def known(self) -> dict[str, Tensor]:
         """The facts of tokens, [B, T], that are there, by name."""
-        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "step_entropies"}
+        values = {field.name: getattr(self, field.name) for field in fields(self) if not field.name.startswith("step_")}
         return {name: value for name, value in values.items() if value is not None}
 
 

@@ -60,10 +60,16 @@ class StepFacts:
 
         Every rank must call it.
         """
-        if "teacher_entropy" not in self._router_needs or ranks.size == 1:
+        if ranks.size == 1:
             return facts
-        assert facts.teacher_entropy is not None
-        return replace(facts, step_entropies=torch.cat(ranks.gather(facts.teacher_entropy[batch.response_mask])))
+        if "teacher_entropy" in self._router_needs:
+            assert facts.teacher_entropy is not None
+            entropies = facts.teacher_entropy[batch.response_mask]
+            facts = replace(facts, step_entropies=torch.cat(ranks.gather(entropies)))
+        if "step_logprobs" in self._router_needs:
+            logprobs = batch.student_logprobs[batch.response_mask]
+            facts = replace(facts, step_logprobs=torch.cat(ranks.gather(logprobs)))
+        return facts
 
     def _reference_logprobs(self, batch: RolloutBatch) -> Tensor:
         assert self._reference is not None
