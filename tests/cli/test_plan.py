@@ -3,6 +3,7 @@ import json
 import pytest
 
 from saki.cli.main import main
+from saki.planning import PUBLISHED
 
 
 def test_plan_ends_in_json(capsys):
@@ -40,6 +41,23 @@ def test_a_file_with_a_pool_is_planned_as_it_will_run(capsys, tmp_path):
     items = [float(line.split()[-1]) for line in lines if line.startswith("  ") and "peak" not in line]
     told = next(line for line in lines if line.startswith("replicas of a pool"))
     assert float(told.split()[-3]) == pytest.approx(sum(items), abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("device", "stored", "taken"),
+    [("h100", "bfloat16", 2), ("h100", "torch.float32", 4), ("h100", None, 2), ("cpu-1-core", "float16", 4)],
+)
+def test_a_teacher_of_dtype_auto_is_planned_as_it_is_loaded(capsys, tmp_path, device, stored, taken):
+    """As stored on an accelerator, in float32 at least on a host."""
+    config = {**PUBLISHED["smollm2-135m"], **({"dtype": stored} if stored else {})}
+    teacher = tmp_path / "teacher"
+    teacher.mkdir()
+    (teacher / "config.json").write_text(json.dumps(config))
+    file = tmp_path / "run.yaml"
+    file.write_text(f"model: smollm2-135m\nteacher_model: {teacher}\nteacher_dtype: auto\n")
+    assert main(["plan", str(file), "--device", device]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if "teacher weights" in line)
+    assert float(line.split()[-1]) == pytest.approx(0.1345 * taken, rel=0.01)
 
 
 def test_a_file_without_a_model_is_told(capsys, tmp_path):

@@ -12,7 +12,7 @@ from saki.config.planning import PlanArguments
 from saki.config.sources import model_path
 from saki.files import write_text
 from saki.methods import get_method
-from saki.planning import PRESETS, Device, Plan, PlanRequest, load_shape, make_plan
+from saki.planning import DTYPE_BYTES, PRESETS, Device, Plan, PlanRequest, load_shape, make_plan
 from saki.training import SakiConfig
 from saki.types import check_number
 
@@ -66,12 +66,13 @@ def _request(args: PlanArguments) -> PlanRequest:
     values = {name: value for name, value in vars(args).items() if name in shared}
     if args.rollout_dtype == "auto":  # as saki train takes it
         values["rollout_dtype"] = "bfloat16" if args.bf16 else "float32"
-    if args.teacher_dtype == "auto":
-        values["teacher_dtype"] = "bfloat16"
+    device, teacher = _device(args), load_shape(model_path(args.teacher_model))
+    if args.teacher_dtype == "auto":  # likewise
+        values["teacher_dtype"] = "float32" if device.is_cpu and DTYPE_BYTES[teacher.dtype] < 4 else teacher.dtype
     return PlanRequest(
         student=load_shape(model_path(args.model)),
-        teacher=load_shape(model_path(args.teacher_model)),
-        device=_device(args),
+        teacher=teacher,
+        device=device,
         train=args.task == "train",
         launch_s=args.launch_us * 1e-6,
         **values,

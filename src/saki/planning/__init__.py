@@ -4,11 +4,12 @@ from saki.planning.devices import PRESETS, Device
 from saki.planning.memory import DeviceMemory, MemoryItem, device_memory
 from saki.planning.plan import Plan, make_plan
 from saki.planning.request import PlanRequest
-from saki.planning.shapes import PUBLISHED, ModelShape, shape_from_config
+from saki.planning.shapes import DTYPE_BYTES, PUBLISHED, ModelShape, shape_from_config
 from saki.planning.sources import load_shape
 from saki.planning.speed import StepTime, step_time, tokens_per_wave
 
 __all__ = [
+    "DTYPE_BYTES",
     "PRESETS",
     "PUBLISHED",
     "Device",

@@ -32,6 +32,7 @@ class ModelShape:
         vocab_size: Width of the output layer.
         tied: Whether the output layer is the embedding.
         num_other_parameters: Norms and biases.
+        dtype: In which its weights are stored.
     """
 
     name: str
@@ -44,6 +45,7 @@ class ModelShape:
     vocab_size: int
     tied: bool
     num_other_parameters: int
+    dtype: str = "bfloat16"
 
     @property
     def layer_matrix_parameters(self) -> int:
@@ -79,7 +81,8 @@ def shape_from_config(name: str, config: Mapping[str, Any]) -> ModelShape:
         config: ``model_type`` (llama if left out), ``num_hidden_layers``, ``hidden_size``, ``intermediate_size``,
             ``num_attention_heads``, ``vocab_size``, and where they differ from the defaults ``num_key_value_heads``,
             ``head_dim``, ``tie_word_embeddings``, ``attention_bias``, ``mlp_bias``. ``num_parameters`` takes the
-            place of the count for a model type that is not in :data:`COUNTED_TYPES`.
+            place of the count for a model type that is not in :data:`COUNTED_TYPES`. ``dtype`` or ``torch_dtype``, else
+            bfloat16.
 
     Raises:
         ValueError: If a field is missing or no count, or parameters cannot be counted for the model type.
@@ -108,9 +111,12 @@ def shape_from_config(name: str, config: Mapping[str, Any]) -> ModelShape:
         other += layers * (inputs + hidden)
     if config.get("mlp_bias"):
         other += layers * (2 * widths["intermediate_size"] + hidden)
+    intermediate, vocabulary = widths["intermediate_size"], widths["vocab_size"]
+    stored = str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch.")
     shape = ModelShape(
-        name, layers, hidden, widths["intermediate_size"], heads, kv_heads, head_dim, widths["vocab_size"], tied, other
-    )
+        name, layers, hidden, intermediate, heads, kv_heads, head_dim, vocabulary, tied, other,
+        stored if stored in DTYPE_BYTES else "bfloat16",
+    )  # fmt: skip
     if "num_parameters" in config:
         given = _count(name, "num_parameters", config["num_parameters"])
         matrices = shape.num_parameters - other
