@@ -175,6 +175,10 @@ def test_demo(capsys, tmp_path):
     assert "Pinsker" in (out / "report.html").read_text()
     assert 'href="trace.html#step-' in (out / "report.html").read_text()
     assert summary["trace"] == str(out / "trace.html")
+    again = tmp_path / "again"
+    assert main(["train", str(out / "config.resolved.yaml"), "--out", str(again)]) == 0
+    weights = "model/model.safetensors"
+    assert (again / weights).read_bytes() == (out / weights).read_bytes()
 
 
 def test_lab(capsys):

@@ -22,9 +22,9 @@ from saki.cli.engines import model_engine
 from saki.cli.view import view_run
 from saki.cli.view_verdicts import graded_by
 from saki.config import CommandParser, write_resolved
-from saki.config.commands import CommonArguments, DemoArguments
+from saki.config.commands import CommonArguments, DemoArguments, TrainArguments
 from saki.config.recipes import lab_config
-from saki.config.sources import prompt_rows
+from saki.config.sources import LAB_PROMPTS, LAB_STUDENT, LAB_TEACHER, prompt_rows
 from saki.evaluation import EvaluationResult, evaluate_model, lab_benchmarks, text_table
 from saki.files import write_text
 from saki.functional import pinsker_bound
@@ -107,17 +107,18 @@ def run(argv: Sequence[str]) -> int:
 
     before = keep("before", measure(student, "student before"))
     of_teacher = keep("teacher", measure(teacher, "teacher"))
+    pair = TrainArguments(model=LAB_STUDENT, teacher_model=LAB_TEACHER, dataset=LAB_PROMPTS)
     config = lab_config(str(folder), method=args.method, max_steps=args.max_steps, seed=args.seed)
-    write_resolved(folder / "config.resolved.yaml", args, config, facts=run_facts())
+    write_resolved(folder / "config.resolved.yaml", pair, config, facts=run_facts())  # saki train takes it
     trainer = SakiTrainer(
         model=student,
         teacher_model=teacher,
         args=config,
-        train_dataset=prompt_rows("lab", seed=args.seed),
+        train_dataset=prompt_rows(LAB_PROMPTS, seed=args.seed),
         processing_class=tokenizer,
     )
     counts = AnnealCounts(trainer, TeacherForwards(teacher))
-    trainer.names = RunNames("lab/student", "lab/teacher", "lab", git_commit())
+    trainer.names = RunNames(LAB_STUDENT, LAB_TEACHER, LAB_PROMPTS, git_commit())
     trainer.train()
     trainer.save_model()
     after = keep("after", measure(student, "student after"))
@@ -127,7 +128,9 @@ def run(argv: Sequence[str]) -> int:
     }
     trainer.create_model_card()
     with ExitStack() as stack:
-        trace = view_run(folder, tokenizer, graded_by("lab", tokenizer, stack, seed=args.seed), max_files=NUM_FILES)
+        trace = view_run(
+            folder, tokenizer, graded_by(LAB_PROMPTS, tokenizer, stack, seed=args.seed), max_files=NUM_FILES
+        )
     report = write_report(folder, decode=lambda ids: str(tokenizer.decode(ids)))
     print()
     print(text_table({"student before": before, "student after": after, "teacher": of_teacher}))

@@ -27,6 +27,7 @@ from saki.cli.console import git_commit, run_facts
 from saki.cli.engines import model_engine
 from saki.cli.study_files import CHECKPOINTS, CPU_SECONDS, begin, forget_evaluations
 from saki.config import write_resolved
+from saki.config.commands import TrainArguments
 from saki.config.sources import model_path, prompt_rows
 from saki.config.study import TEACHER, StudyRun
 from saki.evaluation import Benchmark, evaluate_model, lab_benchmarks
@@ -86,7 +87,8 @@ def _train(
     report: ReportProgress,
 ) -> None:
     config = run.config(str(folder))
-    write_resolved(folder / "config.resolved.yaml", config, facts=run_facts())
+    names = TrainArguments(model=run.student, teacher_model=run.teacher, dataset=run.dataset)
+    write_resolved(folder / "config.resolved.yaml", names, config, facts=run_facts())
     initial = copy.deepcopy(model.state_dict())
     try:
         trainer = _trainer(run, config, model, tokenizer, evaluations, report)
