@@ -83,3 +83,13 @@ def test_a_run_in_part_and_a_missing_file_are_refused(tmp_path, capsys):
     assert (code, "holds lab-student/opd/seed-0 in part" in said) == (2, True)
     code, said = study(capsys, path, "--known", tmp_path / "none.parquet", "--out", tmp_path / "out")
     assert (code, f"there is no results file {tmp_path / 'none.parquet'}" in said) == (2, True)
+
+
+def test_tables_compare_with_the_label_that_is_asked_for(tmp_path, capsys):
+    known = elsewhere(tmp_path / "a", "opd", "saki")
+    argv = [write_study(tmp_path), "--known", known, "--tables_only", "--out", tmp_path / "out"]
+    for words, line in (((), "| SAKI - OPD | "), (("--reference", "saki"), "| OPD - SAKI | ")):
+        assert study(capsys, *argv, *words)[0] == 0
+        assert line in (tmp_path / "out" / "tables.md").read_text()
+    code, said = study(capsys, *argv, "--reference", "opd,saki")
+    assert (code, "reference names 'opd,saki', which is none of the study's" in said) == (2, True)

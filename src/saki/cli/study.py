@@ -22,7 +22,7 @@ from saki.cli.study_pool import PoolState, WorkerPool
 from saki.config import CommandParser, UsageError
 from saki.config.commands import CommonArguments, StudyArguments
 from saki.config.sources import prompt_rows
-from saki.config.study import STUDENT, TEACHER, Study, StudyRun, chosen_runs, folder_name, read_study
+from saki.config.study import STUDENT, TEACHER, Study, StudyRun, chosen_runs, folder_name, read_study, with_reference
 from saki.files import write_text
 
 logger = logging.getLogger(__name__)
@@ -50,6 +50,8 @@ def run(argv: Sequence[str]) -> int:
     if args.jobs < 1:
         raise UsageError(f"jobs must be at least 1, got {args.jobs}")
     study = read_study(path)
+    if args.reference is not None:
+        study = with_reference(study, args.reference)
     chosen = chosen_runs(study, args.only, args.only_seeds, args.only_students)
     folder = Path(common.out or f"runs/{path.stem}")
     begin = time.perf_counter()

@@ -280,6 +280,7 @@ class StudyArguments:
     known: str | None = option(
         None, "Files results.parquet from elsewhere, joined by commas: their runs of this study count as finished."
     )
+    reference: str | None = option(None, "Label that the tables compare the others with, instead of the file's.")
     only: str | None = option(None, "Carry out the runs of these labels alone, joined by commas; the rest stay open.")
     only_seeds: str | None = option(None, "Carry out the runs of these seeds alone, for example 300-307.")
     only_students: str | None = option(None, "Carry out the runs of these students alone, joined by commas.")

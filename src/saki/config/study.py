@@ -220,6 +220,18 @@ def read_study(path: Path) -> Study:
     return study
 
 
+def with_reference(study: Study, label: str) -> Study:
+    """The study with another label that the others are compared with.
+
+    Raises:
+        UsageError: If it is none of the study's.
+    """
+    labels = [arm.label for arm in study.arms]
+    if label not in labels:
+        raise UsageError(f"reference names {label!r}, which is none of the study's; {_hint(label, labels)}")
+    return dataclasses.replace(study, reference=label)
+
+
 def chosen_runs(
     study: Study, labels: str | None = None, seeds: str | None = None, students: str | None = None
 ) -> tuple[StudyRun, ...]:
