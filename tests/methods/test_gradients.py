@@ -186,6 +186,8 @@ def test_aopd_looks_at_the_teachers_top_tokens_where_it_likes_the_token_less(pre
     assert torch.allclose(values, exact.expand(V))
     whole, _ = losses(get_method("aopd", {"top_k": V}), prefix, 1)
     assert torch.allclose(whole, forward_kl(prefix).expand(V) / V)
+    more, _ = losses(get_method("aopd", {"top_k": 1000}), prefix, 1)  # than there are tokens
+    assert torch.equal(more, whole)
     assert torch.equal(losses(get_method("aopd"), prefix, 0)[0], losses(get_method("opd"), prefix, 0)[0])
 
 

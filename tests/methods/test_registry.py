@@ -78,3 +78,28 @@ def test_records_are_checked(batch):
     wrong = Method("wrong", "", "bridge", lambda rollout: rollout.correction_mask.long() + 1, (REVERSE_KL,))
     with pytest.raises(ValueError, match="router of method 'wrong'"):
         wrong.route(batch)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("aopd", {"top_k": 0}, "top_k"),
+        ("aopd", {"aopd_threshold": 1.5}, r"aopd_threshold must lie in \[-1, 1\]"),
+        ("entropy_aware", {"entropy_quantile": 1.5}, r"entropy_quantile must lie in \[0, 1\]"),
+        ("entropy_aware", {"entropy_threshold": -0.1}, "entropy_threshold"),
+        ("entropy_aware", {"entropy_threshold": 0.5, "entropy_quantile": 0.8}, "give one of them"),
+        ("entropy_aware", {"forward_weight": -1.0}, "forward_weight"),
+        ("opsa", {"token_fraction": 0.0}, r"token_fraction must lie in \(0, 1\]"),
+    ],
+)
+def test_options_out_of_range_are_refused(name, options, words):
+    with pytest.raises(ValueError, match=words):
+        get_method(name, options)
+
+
+def test_only_a_quantile_looks_at_the_entropies_of_the_whole_step():
+    assert get_method("entropy_aware").router_needs == {"teacher_entropy"}
+    quantile = get_method("entropy_aware", {"entropy_quantile": 0.8})
+    assert quantile.router_needs == {"teacher_entropy", "step_entropies"}
+    assert quantile.needs == {"teacher_entropy"}
+    assert get_method("opsa").needs == set()

@@ -155,13 +155,15 @@ def test_sign_and_entropy_routes():
     assert route_by_preference(batch, 0.1)[0].tolist() == [0, 1, 1, 1, 1]
     assert route_by_preference(batch, -0.1)[0].tolist() == [0, 0, 0, 0, 1]
     assert not route_by_preference(batch, -1.0).any()
+    certain = replace(batch, teacher_logprobs=torch.full((2, 5), -50.0), student_logprobs=torch.zeros(2, 5))
+    assert route_by_preference(certain, -1.0).all()  # T(y) - p(y) is -1 itself
     assert route_by_preference(batch, 1.0).all()
     entropy = torch.arange(10.0).view(2, 5)
     entropy[1, 4] = torch.nan
     facts = TokenFacts(teacher_entropy=entropy)
     assert route_by_entropy(batch, facts, 4.5).tolist() == [[0] * 5, [1, 1, 1, 1, 0]]
     # nine valid values 0 .. 8: the 80th percentile is 7, and 8 alone lies above it
-    assert route_by_entropy(batch, facts, 4.5, 0.8).tolist() == [[0] * 5, [0, 0, 0, 1, 0]]
+    assert route_by_entropy(batch, facts, quantile=0.8).tolist() == [[0] * 5, [0, 0, 0, 1, 0]]
 
 
 def test_the_least_likely_tokens_are_those_of_the_whole_step():
@@ -176,5 +178,7 @@ def test_the_least_likely_tokens_are_those_of_the_whole_step():
     assert int((route_lowest(batch, elsewhere, 0.6) == 0)[batch.response_mask].sum()) == 1  # those from 8 on
     equal = replace(batch, student_logprobs=torch.full((2, 5), -1.0))
     assert not route_lowest(equal, NO_FACTS, 0.2).any()  # ties go together, whatever the order of rows
+    certain = replace(batch, student_logprobs=torch.tensor([[-1.0, 0, 0, 0, 0]] * 2))
+    assert (route_lowest(certain, NO_FACTS, 0.5) == 0).nonzero().tolist() == [[0, 0], [1, 0]]
     silent = replace(batch, response_mask=torch.zeros(2, 5, dtype=torch.bool))
     assert route_lowest(silent, NO_FACTS, 0.2).shape == (2, 5)

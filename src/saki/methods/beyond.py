@@ -15,8 +15,19 @@ from saki.methods.vocabulary import (
     reverse_and_forward_kl,
     truncated_forward_kl,
 )
-from saki.objectives import route_by_entropy, route_by_preference, route_corrections, route_lowest, route_to_first
+from saki.objectives import (
+    Fact,
+    StepFact,
+    route_by_entropy,
+    route_by_preference,
+    route_corrections,
+    route_lowest,
+    route_to_first,
+)
 from saki.types import check_number
+
+ENTROPY_THRESHOLD = 0.8
+"""Nats of the teacher above which ``entropy_aware`` adds forward KL, as published."""
 
 OPD_FULL = Method(
     name="opd_full",
@@ -79,7 +90,8 @@ def aopd(aopd_threshold: float = 0.0, top_k: int = 10) -> Method:
     """Asymmetric distillation: policy gradient where the teacher likes the token more, forward KL elsewhere.
 
     Args:
-        aopd_threshold: T(y) - p(y) above which the policy gradient is kept; -1 is opd, 1 is forward KL throughout.
+        aopd_threshold: T(y) - p(y) above which the policy gradient is kept; -1 keeps it everywhere but where T(y) = 0
+            and p(y) = 1, 1 nowhere.
         top_k: Tokens of the teacher that the forward KL looks at.
 
     Raises:
@@ -87,7 +99,6 @@ def aopd(aopd_threshold: float = 0.0, top_k: int = 10) -> Method:
     """
     if not -1 <= aopd_threshold <= 1:
         raise ValueError(f"aopd_threshold must lie in [-1, 1], got {aopd_threshold}")
-    check_number("top_k", top_k, least=1, whole=True)
     return Method(
         name="aopd",
         summary="Student rollouts; policy gradient where the teacher likes the token more, else forward KL.",
@@ -118,7 +129,7 @@ def power_opd(power_exponent: float = 1.0) -> Method:
 
 
 def entropy_aware(
-    entropy_threshold: float = 0.8,
+    entropy_threshold: float | None = None,
     entropy_quantile: float | None = None,
     forward_weight: float = 1.0,
     top_k: int = 16,
@@ -126,26 +137,31 @@ def entropy_aware(
     """Entropy-aware distillation: forward KL joins where the teacher is unsure.
 
     Args:
-        entropy_threshold: H(T) in nats above which it joins.
+        entropy_threshold: H(T) in nats above which it joins; 0.8 if no quantile is given either.
         entropy_quantile: The threshold as a quantile of the teacher's entropies in the step, instead.
         forward_weight: Its weight.
         top_k: Tokens of the teacher that it looks at.
 
     Raises:
-        ValueError: If a value is out of range.
+        ValueError: If a value is out of range, or both a threshold and a quantile are given.
     """
-    if entropy_quantile is not None and not 0 <= entropy_quantile <= 1:
-        raise ValueError(f"entropy_quantile must lie in [0, 1], got {entropy_quantile}")
-    check_number("entropy_threshold", entropy_threshold, least=0)
-    check_number("forward_weight", forward_weight, least=0)
-    check_number("top_k", top_k, least=1, whole=True)
+    if entropy_quantile is not None:
+        if not 0 <= entropy_quantile <= 1:
+            raise ValueError(f"entropy_quantile must lie in [0, 1], got {entropy_quantile}")
+        if entropy_threshold is not None:
+            raise ValueError("entropy_threshold and entropy_quantile are two ways to say one thing; give one of them")
+        needs: frozenset[Fact | StepFact] = frozenset({"teacher_entropy", "step_entropies"})
+    else:
+        entropy_threshold = ENTROPY_THRESHOLD if entropy_threshold is None else entropy_threshold
+        check_number("entropy_threshold", entropy_threshold, least=0)
+        needs = frozenset({"teacher_entropy"})
     return Method(
         name="entropy_aware",
         summary="Student rollouts; sampled reverse KL, plus forward KL where the teacher's entropy is high.",
         behavior="student",
         router=functools.partial(route_by_entropy, threshold=entropy_threshold, quantile=entropy_quantile),
         branches=(REVERSE_KL, reverse_and_forward_kl(forward_weight, top_k)),
-        router_needs=frozenset({"teacher_entropy"}),
+        router_needs=needs,
     )
 
 

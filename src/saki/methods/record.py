@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast, get_args
 
 import torch
 from torch import Tensor
@@ -96,7 +96,7 @@ class Method:
     @property
     def needs(self) -> frozenset[Fact]:
         """Facts of tokens that the router or a branch reads."""
-        of_router = frozenset(need for need in self.router_needs if need != "step_logprobs")
+        of_router = cast("frozenset[Fact]", self.router_needs - frozenset(get_args(StepFact)))
         return of_router.union(*(branch.needs for branch in self.branches))
 
     @property

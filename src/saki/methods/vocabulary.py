@@ -7,6 +7,7 @@ from torch import Tensor
 from saki.functional import kl_divergence, total_variation, truncated_kl
 from saki.methods.record import VocabularyBranch
 from saki.objectives import TokenTargets, log_ratio_advantage, mean_log_ratio, reverse_kl_loss
+from saki.types import check_number
 
 
 def _full_reverse_kl(policy: Tensor, teacher: Tensor, targets: TokenTargets, clip: float | None) -> tuple[Tensor, None]:
@@ -24,16 +25,27 @@ def _centered(policy: Tensor, teacher: Tensor, targets: TokenTargets, clip: floa
 
 
 def truncated_forward_kl(top_k: int) -> VocabularyBranch:
-    """1/k sum T (log T - log pi) over the teacher's top k tokens."""
+    """1/k sum T (log T - log pi) over the teacher's top k tokens, or all where there are fewer.
+
+    Raises:
+        ValueError: If k is no whole number of at least 1.
+    """
+    check_number("top_k", top_k, least=1, whole=True)
 
     def loss(policy: Tensor, teacher: Tensor, targets: TokenTargets, clip: float | None) -> tuple[Tensor, None]:
-        return truncated_kl(teacher, policy, top_k) / top_k, None
+        return truncated_kl(teacher, policy, top_k) / min(top_k, teacher.shape[-1]), None
 
     return VocabularyBranch("truncated_forward_kl", loss)
 
 
 def reverse_and_forward_kl(forward_weight: float, top_k: int) -> VocabularyBranch:
-    """Sampled reverse KL plus a weight times KL(T || pi), T cut to its top k tokens and made to sum to 1 over them."""
+    """Sampled reverse KL plus a weight times KL(T || pi), T cut to its top k tokens and made to sum to 1 over them.
+
+    Raises:
+        ValueError: If the weight is negative, or k no whole number of at least 1.
+    """
+    check_number("forward_weight", forward_weight, least=0)
+    check_number("top_k", top_k, least=1, whole=True)
 
     def loss(policy: Tensor, teacher: Tensor, targets: TokenTargets, clip: float | None) -> tuple[Tensor, Tensor]:
         teacher_logprobs = targets.teacher_logprobs.to(policy.dtype)

@@ -72,7 +72,7 @@ def route_lowest(batch: RolloutBatch, facts: TokenFacts, fraction: float) -> Ten
     """The tokens that the student found least likely to branch 0, the rest to branch 1.
 
     Of the N tokens of the whole step they are the max(1, floor(fraction N)) of smallest draft-time log p(y), and any
-    that equal the last of them.
+    that equal the last of them; a token of which the student was certain, log p(y) = 0, is never one.
 
     Args:
         batch: The rollout.
@@ -87,16 +87,18 @@ def route_lowest(batch: RolloutBatch, facts: TokenFacts, fraction: float) -> Ten
     if not valid.numel():
         return route_to_first(batch)
     bound = valid.sort().values[max(1, int(fraction * valid.numel())) - 1]
-    return (~(logprobs <= bound)).long()
+    return (~((logprobs <= bound) & (logprobs < 0))).long()
 
 
-def route_by_entropy(batch: RolloutBatch, facts: TokenFacts, threshold: float, quantile: float | None = None) -> Tensor:
+def route_by_entropy(
+    batch: RolloutBatch, facts: TokenFacts, threshold: float | None = None, quantile: float | None = None
+) -> Tensor:
     """Positions where H(T) exceeds a threshold to branch 1, the rest to branch 0.
 
     Args:
         batch: The rollout.
         facts: Needs ``teacher_entropy``; ``step_entropies`` where the step lies on several ranks.
-        threshold: The threshold in nats.
+        threshold: The threshold in nats; needed without a quantile.
         quantile: The threshold as a quantile of the entropies of the whole step, instead.
 
     Returns:
@@ -104,12 +106,13 @@ def route_by_entropy(batch: RolloutBatch, facts: TokenFacts, threshold: float, q
     """
     assert facts.teacher_entropy is not None
     entropy = facts.teacher_entropy.double()
-    valid = entropy[batch.response_mask] if facts.step_entropies is None else facts.step_entropies.double()
     if quantile is not None:
+        valid = entropy[batch.response_mask] if facts.step_entropies is None else facts.step_entropies.double()
         if not valid.numel():
             return route_to_first(batch)
         # By sorting: torch.quantile refuses more than 16 million values.
         threshold = float(valid.sort().values[min(int(quantile * valid.numel()), valid.numel() - 1)])
+    assert threshold is not None
     return (entropy > threshold).long()
 
 

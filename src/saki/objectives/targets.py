@@ -10,7 +10,7 @@ from torch import Tensor
 Fact = Literal["reference_logprobs", "teacher_sample_ids", "teacher_entropy"]
 """Facts that cost a pass of a model over the rollout; a method names those it needs."""
 
-StepFact = Literal["step_logprobs"]
+StepFact = Literal["step_entropies", "step_logprobs"]
 """What a router may need to know of all tokens of the step."""
 
 

@@ -62,7 +62,7 @@ class StepFacts:
         """
         if ranks.size == 1:
             return facts
-        if "teacher_entropy" in self._router_needs:
+        if "step_entropies" in self._router_needs:
             assert facts.teacher_entropy is not None
             entropies = facts.teacher_entropy[batch.response_mask]
             facts = replace(facts, step_entropies=torch.cat(ranks.gather(entropies)))
