@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import time
 from collections import deque
 
@@ -18,6 +19,9 @@ from tests.cli.test_study import write_study
 class Terminal(io.StringIO):
     def isatty(self):
         return True
+
+    def fileno(self):
+        return 2
 
 
 @pytest.fixture
@@ -43,7 +47,7 @@ def test_columns_stand_below_each_other_however_long_the_labels(many):
 @pytest.mark.parametrize("rows", [8, 12, 24])
 def test_a_table_that_is_redrawn_fits_its_terminal(many, monkeypatch, rows):
     runs, done, state = many
-    monkeypatch.setattr(study_board.shutil, "get_terminal_size", lambda: (60, rows))
+    monkeypatch.setattr(study_board.os, "get_terminal_size", lambda descriptor: os.terminal_size((60, rows)))
     stream = Terminal()
     board = Board(runs, done, 1, stream=stream)
     board.show(state)
@@ -58,3 +62,25 @@ def test_a_table_that_is_redrawn_fits_its_terminal(many, monkeypatch, rows):
     assert all(f"letters-{arm} " in shown for arm in (17, 18, 19))  # there is room for three beside the dots
     board.show(state, last=True)  # in full, and not cut
     assert len(stream.getvalue().split("\x1b[J")[1].splitlines()) == 23
+
+
+@pytest.mark.parametrize(("jobs", "most"), [(24, 23), (8, 9), (2, 6), (2, 5), (1, 2), (1, 1)])
+def test_many_running_runs_leave_room_for_a_last_line(many, jobs, most):
+    runs, done, state = many
+    run = state.running[0].run
+    state.running = {worker: Progress(run, time.monotonic(), "training", 1, 4) for worker in range(jobs)}
+    lines = Board(runs, done, jobs).lines(state, most)
+    assert len(lines) == (most if most > 5 else 1)
+    assert f"{jobs} running, 1 failed" in lines[-1]
+    if most in (23, 9):
+        shown = sum(line.startswith("  a-label") for line in lines)
+        assert f"  ... and {jobs - shown} more running" in lines
+
+
+def test_the_terminal_is_that_of_the_stream(many, monkeypatch):
+    runs, done, state = many
+    stream = io.StringIO()  # without a descriptor
+    stream.isatty = lambda: True
+    monkeypatch.setattr(study_board.shutil, "get_terminal_size", lambda: os.terminal_size((60, 9)))
+    Board(runs, done, 1, stream=stream).show(state)
+    assert len(stream.getvalue().splitlines()) == 1 + 8

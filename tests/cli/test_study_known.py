@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from saki.analysis.study_results import read_results
+from saki.analysis.study_results import read_results, write_results
 from saki.cli.main import main
 from saki.config.study import read_study
 from tests.cli.test_study import finish, write_study
@@ -41,8 +44,19 @@ def test_runs_of_two_files_enter_the_tables_and_are_not_repeated(tmp_path, capsy
     assert sorted(read_results(out / "results.parquet"), key=repr) == sorted(before, key=repr)
     assert "| SAKI |" in (out / "tables.md").read_text()
     assert not (out / "runs").exists()
-    code, said = study(capsys, path, "--known", first, "--out", out, "--tables_only")
-    assert (code, said["finished"]) == (0, 2)
+    written = (out / "results.parquet").read_bytes()
+    for words in ((), ("--known", first)):  # what is nowhere else is not written over
+        code, said = study(capsys, path, "--out", out, "--tables_only", *words)
+        assert (code, "runs that are nowhere else" in said) == (2, True)
+    code, said = study(capsys, path, "--known", out, "--out", out)  # a folder stands for the file in it
+    assert (code, said["finished"], (out / "results.parquet").read_bytes()) == (0, 6, written)
+    run = read_study(path).runs[2]
+    result = finish(out, run, run.max_steps)
+    result.write_text(result.read_text().replace("[0, 1, 2]", "[2, 2, 2]"))
+    assert study(capsys, path, "--known", f"{first},{second}", "--out", out)[0] == 0
+    mine = {(s.label, s.seed): s.num_right for s in read_results(out / "results.parquet")}
+    assert mine.pop((run.label, run.seed)) == (2, 2, 2)  # a run of the folder counts as it is there
+    assert set(mine.values()) == {(0, 1, 2)}
 
 
 def test_what_the_study_lacks_is_left_out_and_the_rest_is_run(tmp_path, capsys):
@@ -71,18 +85,61 @@ def test_runs_of_other_settings_are_refused(tmp_path, capsys, keys, words):
     assert "lab-student/opd/seed-0" in said
 
 
-def test_a_run_in_part_and_a_missing_file_are_refused(tmp_path, capsys):
-    (tmp_path / "a").mkdir()
-    path = write_study(tmp_path / "a", evaluate_at=[2])
-    run = next(each for each in read_study(path).runs if each.label == "opd")
-    finish(tmp_path / "a" / "out", run, run.max_steps)  # without its step 2
-    assert main(["study", str(path), "--out", str(tmp_path / "a" / "out"), "--tables_only"]) == 0
+def rewritten(folder, known, change):
+    """A copy of a results file after a change of its scores."""
+    folder.mkdir()
+    write_results(folder / "results.parquet", change(read_results(known)))
+    return folder / "results.parquet"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda scores: scores + scores[:1], "holds lab-student/opd/seed-0 in part or twice"),
+        (lambda scores: [replace(s, benchmark="gcd") for s in scores[:1]] + scores, "in part or twice"),
+        (lambda scores: [replace(s, num_right=s.num_right[1:]) for s in scores], "in part or twice"),
+        (lambda scores: [replace(s, step=3) for s in scores], "in part or twice"),
+        (lambda scores: [replace(s, fingerprint="") for s in scores], "before it held the settings of runs"),
+        (lambda scores: [replace(s, label="other") for s in scores], "holds no run of this study"),
+    ],
+)
+def test_what_cannot_be_a_run_of_the_study_is_refused(tmp_path, capsys, change, words):
+    known = rewritten(tmp_path / "b", elsewhere(tmp_path / "a", "opd"), change)
     capsys.readouterr()
-    known = tmp_path / "a" / "out" / "results.parquet"
-    code, said = study(capsys, path, "--known", known, "--out", tmp_path / "out")
-    assert (code, "holds lab-student/opd/seed-0 in part" in said) == (2, True)
-    code, said = study(capsys, path, "--known", tmp_path / "none.parquet", "--out", tmp_path / "out")
-    assert (code, f"there is no results file {tmp_path / 'none.parquet'}" in said) == (2, True)
+    code, said = study(capsys, write_study(tmp_path), "--known", known, "--out", tmp_path / "out")
+    assert (code, said.count("\n")) == (2, 1)
+    assert words in said
+
+
+def test_files_that_are_none(tmp_path, capsys):
+    known = elsewhere(tmp_path / "a", "opd")
+    capsys.readouterr()
+    path = write_study(tmp_path)
+    table = pq.read_table(known)
+    gaps = tmp_path / "gaps.parquet"
+    pq.write_table(table.set_column(0, "student", pa.array([None] * len(table), pa.string())), gaps)
+    typed = tmp_path / "typed.parquet"
+    pq.write_table(table.set_column(3, "seed", pa.array(["0"] * len(table))), typed)
+    for value, words in (
+        ("", "known holds an empty name"),
+        (f"{known},", "known holds an empty name"),
+        (tmp_path / "none.parquet", f"there is no results file {tmp_path / 'none.parquet'}"),
+        ("n" * 300, "File name too long"),
+        (gaps, "columns of other types, or with gaps"),
+        (typed, "columns of other types, or with gaps"),
+    ):
+        code, said = study(capsys, path, "--known", value, "--out", tmp_path / "out")
+        assert (code, said.count("\n")) == (2, 1)
+        assert words in said
+
+
+def test_files_of_before_are_read_but_not_known(tmp_path, capsys):
+    known = elsewhere(tmp_path / "a", "opd")
+    capsys.readouterr()
+    pq.write_table(pq.read_table(known).drop_columns(["fingerprint"]), known)
+    assert {score.fingerprint for score in read_results(known)} == {""}
+    code, said = study(capsys, write_study(tmp_path), "--known", known, "--out", tmp_path / "out")
+    assert (code, "before it held the settings" in said) == (2, True)
 
 
 def test_tables_compare_with_the_label_that_is_asked_for(tmp_path, capsys):
@@ -91,5 +148,11 @@ def test_tables_compare_with_the_label_that_is_asked_for(tmp_path, capsys):
     for words, line in (((), "| SAKI - OPD | "), (("--reference", "saki"), "| OPD - SAKI | ")):
         assert study(capsys, *argv, *words)[0] == 0
         assert line in (tmp_path / "out" / "tables.md").read_text()
+    capsys.readouterr()
+    assert main(["study", *map(str, argv), "--reference", "trb"]) == 2
+    three = write_study(tmp_path, methods=["opd", "saki", "trb"])
+    assert main(["study", str(three), *map(str, argv[1:]), "--reference", "trb"]) == 0
+    assert "no run of trb is finished, so no difference to it is shown" in capsys.readouterr().err
+    write_study(tmp_path)
     code, said = study(capsys, *argv, "--reference", "opd,saki")
     assert (code, "reference names 'opd,saki', which is none of the study's" in said) == (2, True)

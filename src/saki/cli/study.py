@@ -17,7 +17,8 @@ from saki.analysis.study_results import SetScore, gather, write_results
 from saki.analysis.study_tables import Arms, steps_tables, study_tables, write_tables
 from saki.cli.console import git_commit, print_json
 from saki.cli.study_board import Board
-from saki.cli.study_files import check_half_done, finished, known_scores, scores
+from saki.cli.study_files import check_half_done, finished, scores
+from saki.cli.study_known import check_nothing_lost, known_scores
 from saki.cli.study_pool import PoolState, WorkerPool
 from saki.config import CommandParser, UsageError
 from saki.config.commands import CommonArguments, StudyArguments
@@ -56,8 +57,11 @@ def run(argv: Sequence[str]) -> int:
     folder = Path(common.out or f"runs/{path.stem}")
     begin = time.perf_counter()
     with _claimed(folder):
-        known = known_scores(study.runs, [Path(name.strip()) for name in args.known.split(",")] if args.known else [])
-        done = [each for each in study.runs if finished(each, _folder(folder, each)) or each.folder in known]
+        here = [each for each in study.runs if finished(each, _folder(folder, each))]
+        elsewhere = known_scores(study.runs, args.known)
+        known = {name: found for name, found in elsewhere.items() if name not in {each.folder for each in here}}
+        done = [each for each in study.runs if each in here or each.folder in known]
+        check_nothing_lost(folder, elsewhere)
         waiting = [] if args.tables_only else [each for each in chosen if each not in done]
         for each in waiting:
             check_half_done(each, _folder(folder, each))
@@ -78,6 +82,8 @@ def run(argv: Sequence[str]) -> int:
             board.show(pool.state, last=True)
             tables.write(pool.state)
     failed = pool.state.failed
+    if tables.paths and not any(each.label == study.reference for each in tables.complete(pool.state)):
+        print(f"saki: no run of {study.reference} is finished, so no difference to it is shown", file=sys.stderr)
     if tables.paths:
         print((folder / ALL_TABLES).read_text())
         print(f"results: {folder / RESULTS}   tables: {folder / ALL_TABLES}")

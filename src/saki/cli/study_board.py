@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
@@ -12,6 +13,8 @@ from saki.cli.study_pool import PoolState
 from saki.config.study import StudyRun, folder_name
 
 REDRAW_SECONDS, LINE_SECONDS = 2.0, 60.0
+FEWEST_LINES = 6
+"""Least height of a table that is redrawn in place; below it there is one line."""
 
 
 class Board:
@@ -46,7 +49,7 @@ class Board:
         self._shown_at = time.monotonic()
         lines = self.lines(state)
         if terminal and not last:
-            columns, rows = shutil.get_terminal_size()
+            columns, rows = _terminal_size(self._stream)
             lines = [line[: columns - 1] for line in self.lines(state, most=rows - 1)]
         elif not last:
             lines = lines[-1:]
@@ -84,8 +87,14 @@ class Board:
             f"{len(state.waiting)} waiting; {_duration(now - self._begin)} so far"
             + (f", about {_duration(left)} left" if left is not None else "")
         )
-        room = len(table) if most is None else max(1, most - len(below) - 1)
-        return [*_table(table, room), *below]
+        if most is None:
+            return [*_table(table, len(table)), *below]
+        if most < FEWEST_LINES:
+            return below[-1:]
+        if len(below) > most - 3:  # beside a head and two lines of arms
+            kept = most - 5
+            below = [*below[:kept], f"  ... and {len(below) - 1 - kept} more running", below[-1]]
+        return [*_table(table, most - len(below) - 1), *below]
 
     def seconds_left(self, state: PoolState) -> float | None:
         """Wall seconds left, from the runs finished so far; None before the first."""
@@ -101,6 +110,15 @@ class Board:
         if self._lines_shown:
             self._stream.write(f"\x1b[{self._lines_shown}A\x1b[J")
             self._lines_shown = 0
+
+
+def _terminal_size(stream: TextIO) -> tuple[int, int]:
+    """Columns and rows of the terminal behind a stream."""
+    try:
+        size = os.get_terminal_size(stream.fileno())
+    except (OSError, ValueError):
+        size = shutil.get_terminal_size()
+    return size.columns, size.lines
 
 
 def _table(arms: Mapping[tuple[str, str], Mapping[str, int]], room: int) -> list[str]:

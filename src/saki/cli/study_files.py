@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from saki.analysis.study_results import RESULT, SetScore, read_results, read_run, run_scores
-from saki.config.study import StudyRun, folder_name, run_folder
+from saki.analysis.study_results import RESULT, SetScore, read_run, run_scores
+from saki.config.study import StudyRun, folder_name
 from saki.files import write_text
 
 FAILURE = "failure.txt"
@@ -75,34 +75,6 @@ def scores(run: StudyRun, folder: Path) -> list[SetScore]:
         ValueError: If its result is damaged.
     """
     return run_scores(folder / RESULT, folder_name(run.student), run.label, run.seed)
-
-
-def known_scores(runs: Sequence[StudyRun], paths: Sequence[Path]) -> dict[str, list[SetScore]]:
-    """Scores of a study's runs that were finished elsewhere, by folder of a run.
-
-    Args:
-        runs: Runs of the study; what the files hold beside them is left out.
-        paths: Each a results.parquet; where two hold a run, the first counts.
-
-    Raises:
-        ValueError: If a file is missing or damaged, or holds a run of the study with other settings or in part.
-    """
-    by_folder = {run.folder: run for run in runs}
-    known: dict[str, list[SetScore]] = {}
-    for path in paths:
-        here: dict[str, list[SetScore]] = {}
-        for score in read_results(path):
-            here.setdefault(run_folder(score.student, score.label, score.seed), []).append(score)
-        for name, found in here.items():
-            run = by_folder.get(name)
-            if run is None:
-                continue
-            if any(score.fingerprint != run.fingerprint for score in found):
-                raise ValueError(f"{path} holds {name} with other settings than the study's; leave it out of --known")
-            if {score.step for score in found} != {*run.evaluate_at, run.max_steps}:
-                raise ValueError(f"{path} holds {name} in part; leave it out of --known")
-            known.setdefault(name, found)
-    return known
 
 
 def _half_done(folder: Path) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from saki.config.commands import option
+from saki.config.commands import option, teacher_dtype_option
 
 
 @dataclass
@@ -33,7 +33,7 @@ class PlanArguments:
     trust_region_radius: float = option(0.02, "Bound on KL(q||p), nats.")
     correction_rate: float | None = option(None, "Share of corrected tokens; by default 0.7 of sqrt(radius / 2).")
     rollout_dtype: str = option("bfloat16", "Dtype of the engine's student.")
-    teacher_dtype: str = option("bfloat16", "Dtype of the teacher.")
+    teacher_dtype: str = teacher_dtype_option()
     bf16: bool = option(True, "bfloat16 autocast for the update.")
     gradient_checkpointing: bool = option(False, "Keep the input of each layer only.")
     shard: bool = option(False, "Spread weights, gradients and AdamW states over the updating devices.")
