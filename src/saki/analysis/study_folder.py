@@ -11,7 +11,7 @@ import yaml
 
 from saki.analysis.figures import Rows
 from saki.analysis.metrics_file import merge_steps, read_metrics
-from saki.analysis.study_results import RESULT, SetScore, gather, read_results, run_scores
+from saki.analysis.study_results import RESULT, SetScore, by_run, gather, read_results, run_scores
 from saki.analysis.study_tables import UNTRAINED, Arms
 
 STUDY, RESULTS, METRICS = "study.yaml", "results.parquet", "metrics.jsonl"
@@ -134,9 +134,7 @@ def _finished(folder: Path, known: Sequence[SetScore], order: Collection[str]) -
     A folder may hold runs that are no part of the study any more: those of other labels, or with other sets, problems,
     samples or steps than the known ones.
     """
-    there: dict[tuple[str, str, int], list[SetScore]] = {}
-    for score in known:
-        there.setdefault((score.student, score.label, score.seed), []).append(score)
+    there = by_run(known)
     shapes = {_shape(of_run) for (_, label, _), of_run in there.items() if label not in UNTRAINED}
     scores: list[SetScore] = []
     count = 0

@@ -188,6 +188,14 @@ def _nulls_inside(column: pa.ChunkedArray) -> bool:
     return pa.types.is_list(column.type) and any(chunk.flatten().null_count for chunk in column.chunks)
 
 
+def by_run(scores: Iterable[SetScore]) -> dict[tuple[str, str, int], list[SetScore]]:
+    """The scores of each run, by student, label and seed."""
+    runs: dict[tuple[str, str, int], list[SetScore]] = {}
+    for score in scores:
+        runs.setdefault((score.student, score.label, score.seed), []).append(score)
+    return runs
+
+
 @dataclass(frozen=True)
 class Sample:
     """One arm on the sets of a study: S seeds.

@@ -57,18 +57,19 @@ def run(argv: Sequence[str]) -> int:
     folder = Path(common.out or f"runs/{path.stem}")
     begin = time.perf_counter()
     with _claimed(folder):
-        here = [each for each in study.runs if finished(each, _folder(folder, each))]
+        here = {each.folder for each in study.runs if finished(each, _folder(folder, each))}
         elsewhere = known_scores(study.runs, args.known)
-        known = {name: found for name, found in elsewhere.items() if name not in {each.folder for each in here}}
-        done = [each for each in study.runs if each in here or each.folder in known]
         check_nothing_lost(folder, elsewhere)
-        waiting = [] if args.tables_only else [each for each in chosen if each not in done]
+        known = {name: found for name, found in elsewhere.items() if name not in here}
+        complete = here | known.keys()
+        done = [each for each in study.runs if each.folder in complete]
+        waiting = [] if args.tables_only else [each for each in chosen if each.folder not in complete]
         for each in waiting:
             check_half_done(each, _folder(folder, each))
         _check_inputs(waiting)
         write_text(folder / "study.yaml", path.read_text(encoding="utf-8"))
         pool = WorkerPool(waiting, folder, args.jobs)
-        board = Board(chosen, [each for each in done if each in chosen], args.jobs)
+        board = Board(chosen, [each for each in chosen if each.folder in complete], args.jobs)
         tables = Tables(study, folder, done, known)
 
         def on_change(state: PoolState) -> None:
@@ -118,8 +119,8 @@ class Tables:
 
     def complete(self, state: PoolState) -> list[StudyRun]:
         """Runs that are finished, in the order of the study."""
-        known = [*self._done, *(each for each, _ in state.finished)]
-        return [each for each in self._study.runs if each in known]
+        complete = {each.folder for each in (*self._done, *(run for run, _ in state.finished))}
+        return [each for each in self._study.runs if each.folder in complete]
 
     def refresh(self, state: PoolState) -> None:
         """Write them again if runs were finished since, and the last time is a while ago."""

@@ -47,12 +47,11 @@ class Board:
         if not last and time.monotonic() - self._shown_at < (REDRAW_SECONDS if terminal else LINE_SECONDS):
             return
         self._shown_at = time.monotonic()
-        lines = self.lines(state)
         if terminal and not last:
             columns, rows = _terminal_size(self._stream)
             lines = [line[: columns - 1] for line in self.lines(state, most=rows - 1)]
-        elif not last:
-            lines = lines[-1:]
+        else:
+            lines = self.lines(state) if last else self.lines(state)[-1:]
         self._clear()
         print("\n".join(lines), file=self._stream, flush=True)
         self._lines_shown = len(lines) if terminal and not last else 0

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from saki.analysis.study_folder import RESULTS
-from saki.analysis.study_results import RESULT, SetScore, read_results
+from saki.analysis.study_results import RESULT, SetScore, by_run, read_results
 from saki.config import UsageError
 from saki.config.study import StudyRun, run_folder
 
@@ -38,7 +38,7 @@ def known_scores(runs: Sequence[StudyRun], paths: str | None) -> Scores:
             path = path / RESULTS if path.is_dir() else path
         except OSError as error:  # a name that is too long
             raise UsageError(f"cannot read {path}: {error.strerror}") from error
-        here = {folder: found for folder, found in _by_run(read_results(path)).items() if folder in by_folder}
+        here = {folder: found for folder, found in _read(path).items() if folder in by_folder}
         if not here:
             raise ValueError(f"{path} holds no run of this study, by student, label and seed; leave it out of --known")
         sets = {score.benchmark for found in here.values() for score in found}
@@ -61,7 +61,7 @@ def check_nothing_lost(folder: Path, known: Mapping[str, object]) -> None:
     """
     path = folder / RESULTS
     try:
-        there = _by_run(read_results(path)) if path.is_file() else {}
+        there = _read(path) if path.is_file() else {}
     except ValueError:  # a damaged file is there to be written anew
         return
     lost = [run for run in there if run not in known and not (folder / "runs" / run / RESULT).is_file()]
@@ -72,11 +72,8 @@ def check_nothing_lost(folder: Path, known: Mapping[str, object]) -> None:
         )
 
 
-def _by_run(scores: Sequence[SetScore]) -> Scores:
-    runs: Scores = {}
-    for score in scores:
-        runs.setdefault(run_folder(score.student, score.label, score.seed), []).append(score)
-    return runs
+def _read(path: Path) -> Scores:
+    return {run_folder(*run): found for run, found in by_run(read_results(path)).items()}
 
 
 def _check(path: Path, run: StudyRun, found: Sequence[SetScore], sets: Collection[str]) -> None:

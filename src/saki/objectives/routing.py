@@ -83,10 +83,10 @@ def route_lowest(batch: RolloutBatch, facts: TokenFacts, fraction: float) -> Ten
         [B, T] int64; positions outside the response mask are ignored.
     """
     logprobs = batch.student_logprobs.double()
-    valid = logprobs[batch.response_mask] if facts.step_logprobs is None else facts.step_logprobs.double()
-    if not valid.numel():
+    ordered = _ordered(logprobs, batch, facts.step_logprobs)
+    if not ordered.numel():
         return route_to_first(batch)
-    bound = valid.sort().values[max(1, int(fraction * valid.numel())) - 1]
+    bound = ordered[max(1, int(fraction * ordered.numel())) - 1]
     return (~((logprobs <= bound) & (logprobs < 0))).long()
 
 
@@ -107,13 +107,17 @@ def route_by_entropy(
     assert facts.teacher_entropy is not None
     entropy = facts.teacher_entropy.double()
     if quantile is not None:
-        valid = entropy[batch.response_mask] if facts.step_entropies is None else facts.step_entropies.double()
-        if not valid.numel():
+        ordered = _ordered(entropy, batch, facts.step_entropies)
+        if not ordered.numel():
             return route_to_first(batch)
-        # By sorting: torch.quantile refuses more than 16 million values.
-        threshold = float(valid.sort().values[min(int(quantile * valid.numel()), valid.numel() - 1)])
+        threshold = float(ordered[min(int(quantile * ordered.numel()), ordered.numel() - 1)])
     assert threshold is not None
     return (entropy > threshold).long()
+
+
+def _ordered(values: Tensor, batch: RolloutBatch, of_step: Tensor | None) -> Tensor:
+    """[M] float64, the values of all tokens of the step, rising; torch.quantile refuses more than 16 million."""
+    return (values[batch.response_mask] if of_step is None else of_step.double()).sort().values
 
 
 def _smallest_keys(batch: RolloutBatch, weights: Tensor) -> Tensor:

@@ -113,10 +113,8 @@ def shape_from_config(name: str, config: Mapping[str, Any]) -> ModelShape:
         other += layers * (2 * widths["intermediate_size"] + hidden)
     intermediate, vocabulary = widths["intermediate_size"], widths["vocab_size"]
     stored = str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch.")
-    shape = ModelShape(
-        name, layers, hidden, intermediate, heads, kv_heads, head_dim, vocabulary, tied, other,
-        stored if stored in DTYPE_BYTES else "bfloat16",
-    )  # fmt: skip
+    dtype = stored if stored in DTYPE_BYTES else "bfloat16"
+    shape = ModelShape(name, layers, hidden, intermediate, heads, kv_heads, head_dim, vocabulary, tied, other, dtype)
     if "num_parameters" in config:
         given = _count(name, "num_parameters", config["num_parameters"])
         matrices = shape.num_parameters - other

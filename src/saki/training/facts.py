@@ -62,13 +62,15 @@ class StepFacts:
         """
         if ranks.size == 1:
             return facts
+
+        def of_all(values: Tensor) -> Tensor:
+            return torch.cat(ranks.gather(values[batch.response_mask]))
+
         if "step_entropies" in self._router_needs:
             assert facts.teacher_entropy is not None
-            entropies = facts.teacher_entropy[batch.response_mask]
-            facts = replace(facts, step_entropies=torch.cat(ranks.gather(entropies)))
+            facts = replace(facts, step_entropies=of_all(facts.teacher_entropy))
         if "step_logprobs" in self._router_needs:
-            logprobs = batch.student_logprobs[batch.response_mask]
-            facts = replace(facts, step_logprobs=torch.cat(ranks.gather(logprobs)))
+            facts = replace(facts, step_logprobs=of_all(batch.student_logprobs))
         return facts
 
     def _reference_logprobs(self, batch: RolloutBatch) -> Tensor:
