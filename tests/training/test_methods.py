@@ -260,15 +260,6 @@ def test_a_student_rollout_runs_once_through_a_teacher_whose_laws_the_loss_needs
     assert run.engine.stats().teacher_score_forwards == (0 if name != "opd" else len(cached))
 
 
-def test_whole_logits_are_never_kept_for_a_step(tmp_path, monkeypatch):
-    """Where an architecture does more than project, features are logits: each micro-batch makes its own."""
-    run = trainer(tmp_path, "opd_full", per_device_train_batch_size=4)
-    run.loss.teacher._decoder.logits_are_plain = False
-    monkeypatch.setattr(VocabularyTeacher, "score", lambda *_: pytest.fail("logits of a whole step"))
-    run.train()
-    assert run.engine.stats().teacher_score_forwards > 0
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_scores_from_kept_hidden_states_are_those_of_the_engine(dtype, tmp_path):
     run = trainer(tmp_path, "entropy_aware", dtype, per_device_train_batch_size=3, prompts_per_step=6)

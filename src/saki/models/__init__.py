@@ -6,6 +6,7 @@ from saki.models.architecture import (
     UnsupportedArchitectureError,
     check_architecture,
 )
+from saki.models.casting import cast_weights
 from saki.models.checkpoints import ModelLoadError, tokenizer_home
 from saki.models.compatibility import (
     PairSpec,
@@ -14,6 +15,7 @@ from saki.models.compatibility import (
     logit_width,
     resolve_pair,
 )
+from saki.models.heads import LogitHead
 from saki.models.loading import ModelPair, load_causal_lm, load_pair, load_teacher, load_tokenizer
 from saki.models.merging import UnmergeableAdapterError, plain_state
 from saki.models.toy import TableLM, enumerate_sequences, tiny_llama, tiny_qwen3
@@ -22,6 +24,7 @@ from saki.models.vocabulary import mask_padding_ids
 __all__ = [
     "VERIFIED_TYPES",
     "ArchitectureReport",
+    "LogitHead",
     "ModelLoadError",
     "ModelPair",
     "PairSpec",
@@ -29,6 +32,7 @@ __all__ = [
     "TokenizerMismatchError",
     "UnmergeableAdapterError",
     "UnsupportedArchitectureError",
+    "cast_weights",
     "check_architecture",
     "compare_tokenizers",
     "enumerate_sequences",

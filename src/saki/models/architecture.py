@@ -122,7 +122,7 @@ class ArchitectureReport:
 
     @property
     def logits_are_plain(self) -> bool:
-        """True where logits are the output embedding applied to the last hidden state, and nothing more."""
+        """True where no scale or cap is on the logits; :class:`LogitHead` looks at the model's modules as well."""
         return self.final_logit_softcap is None and not self.logit_factors
 
     def distinct_windows(self) -> dict[str, int | None]:

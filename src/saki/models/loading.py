@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from saki.models.architecture import ArchitectureReport, check_architecture
+from saki.models.casting import cast_weights
 from saki.models.checkpoints import ModelLoadError, attempt, check_folder, check_tokenizer_files, check_weights
 from saki.models.compatibility import PairSpec, compare_tokenizers, resolve_pair
 
@@ -315,7 +316,8 @@ def _load_adapter(name: str, dtype: torch.dtype | str, options: dict[str, Any]) 
             return PeftModel.from_pretrained(base.float(), name, use_safetensors=True).merge_and_unload(safe_merge=True)
 
     merged: PreTrainedModel = attempt(f"the adapter {name!r} on {base_name!r}", merge, name)
-    return merged.to(dtype=final)  # type: ignore[call-arg]
+    cast_weights(merged, final)
+    return merged.requires_grad_(True)  # PEFT froze the base
 
 
 def _resolve_dtype(dtype: torch.dtype | str) -> torch.dtype | str:

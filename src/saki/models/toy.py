@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from saki.models.casting import cast_weights
+
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, Qwen3ForCausalLM
 
@@ -202,4 +204,5 @@ def _build(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = model_class(config)
-    return model.to(dtype).eval()
+    cast_weights(model, dtype)
+    return model.eval()

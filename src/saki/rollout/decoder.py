@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from saki.models import TableLM, check_architecture, mask_padding_ids, plain_state
+from saki.models import LogitHead, TableLM, check_architecture, mask_padding_ids, plain_state
 from saki.rollout.attention import causal_slab_mask, register_slab_attention
 from saki.rollout.compiled import CompiledForward
 from saki.rollout.kv_cache import SlabCache
@@ -106,9 +106,6 @@ class HFDecoder:
         model: The model.
         vocab_size: Real ids; wider logits are cut, so padding ids have no probability anywhere.
 
-    Attributes:
-        logits_are_plain: Whether logits are a projection of the last hidden states and nothing more.
-
     Raises:
         UnsupportedArchitectureError: If a layer is not plain causal softmax attention.
     """
@@ -126,7 +123,7 @@ class HFDecoder:
         self.max_positions: int | None = report.max_positions
         self._windows = report.distinct_windows()
         self._masks_by_type = report.takes_mask_mapping
-        self.logits_are_plain = report.logits_are_plain
+        self._head = LogitHead(model)
         names = inspect.signature(type(model).forward).parameters
         # transformers 5.17 names the argument past_key_values, 5.24 cache.
         self._cache_name = "cache" if "cache" in names else "past_key_values"
@@ -161,21 +158,17 @@ class HFDecoder:
             token_ids: [B, Q] int64, padded on the right; padding is never looked at by what stands before it.
 
         Returns:
-            [B, Q, hidden], or the logits themselves where the architecture does more than project.
+            [B, Q, hidden].
         """
         starts = torch.zeros(token_ids.shape[0], dtype=torch.long, device=token_ids.device)
         arguments = self._arguments(token_ids, starts, self.new_cache(*token_ids.shape), token_ids.shape[1])
-        if not self.logits_are_plain:
-            return mask_padding_ids(self.model(**arguments).logits, self.vocab_size)
         features: Tensor = self.model.base_model(**arguments).last_hidden_state  # type: ignore[operator]
         return features
 
     @torch.no_grad()
     def project(self, features: Tensor) -> Tensor:
         """Logits [..., vocab_size] from :meth:`features` of any positions."""
-        if not self.logits_are_plain:
-            return features
-        return mask_padding_ids(self.model.get_output_embeddings()(features), self.vocab_size)  # type: ignore[operator]
+        return mask_padding_ids(self._head(features), self.vocab_size)
 
     def _arguments(self, token_ids: Tensor, starts: Tensor, cache: SlabCache, visible: int) -> dict[str, Any]:
         refuse_stale(cache, self.version)

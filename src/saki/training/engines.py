@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from saki.models import PairSpec
+from saki.models import PairSpec, cast_weights
 from saki.rollout import HFDecoder, ResidentEngine
 
 
@@ -63,4 +63,5 @@ def frozen_copy(model: nn.Module, spec: PairSpec, *, dtype: torch.dtype, device:
     # transformers 5.24 renamed gradient checkpointing.
     disable = getattr(own, "activation_checkpointing_disable", None) or own.gradient_checkpointing_disable
     disable()
-    return HFDecoder(own.to(device=device, dtype=dtype), spec.vocab_size)
+    cast_weights(own, dtype)
+    return HFDecoder(own.to(device), spec.vocab_size)

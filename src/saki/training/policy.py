@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from saki.models import check_architecture, mask_padding_ids
+from saki.models import LogitHead, mask_padding_ids
 
 Reader = Callable[[Tensor, slice], Tensor]
 """(logits [n, V], which of the N tokens they belong to) -> what is kept of them, [n, M]."""
@@ -25,9 +25,8 @@ class PolicyHead:
     """
 
     def __init__(self, model: nn.Module, vocab_size: int, chunk_tokens: int) -> None:
-        causal_lm = base_model(model)
         self.vocab_size, self.chunk_tokens = vocab_size, chunk_tokens
-        self.chunked = check_architecture(causal_lm.config, type(causal_lm)).logits_are_plain
+        self._head = LogitHead(base_model(model))
 
     def read(self, model: nn.Module, unwrapped: nn.Module, inputs: dict[str, Tensor], reader: Reader) -> Tensor:
         """Values of the policy's next-token laws at the valid response positions.
@@ -47,32 +46,28 @@ class PolicyHead:
         width = mask.shape[1]
 
         def forward() -> Tensor:
-            causal_lm = base_model(unwrapped)
             sequence = {name: inputs[name] for name in ("input_ids", "attention_mask", "position_ids")}
-            if not self.chunked:
-                logits = causal_lm(**sequence, use_cache=False, logits_to_keep=width + 1).logits[:, :-1][mask]
-                return reader(self._cut(logits), slice(0, logits.shape[0]))
-            hidden = causal_lm.base_model(**sequence, use_cache=False).last_hidden_state
+            hidden = base_model(unwrapped).base_model(**sequence, use_cache=False).last_hidden_state
             hidden = hidden[:, -width - 1 : -1][mask]
-            head = causal_lm.get_output_embeddings()
-            project = head.forward
+            embedding = self._head.embedding
+            embed = embedding.forward
 
             def read_chunks(hidden: Tensor) -> Tensor:
                 pieces, begin = [], 0
                 for part in hidden.split(self.chunk_tokens):
                     which = slice(begin, begin + part.shape[0])
-                    pieces.append(checkpoint(self._project, project, part, reader, which, use_reentrant=False))
+                    pieces.append(checkpoint(self._project, embed, part, reader, which, use_reentrant=False))
                     begin = which.stop
                 return torch.cat(pieces)
 
-            # One call of the head, whatever the number of chunks: FSDP counts the calls of the modules that it shards
-            # together, and gathers their weights at the first of them.
-            return _with_forward(head, read_chunks, hidden)
+            # One call of the embedding, whatever the number of chunks: FSDP counts the calls of the modules that it
+            # shards together, and gathers their weights at the first of them.
+            return _with_forward(embedding, read_chunks, hidden)
 
         return call_through(model, unwrapped, forward)
 
-    def _project(self, project: Callable[[Tensor], Tensor], hidden: Tensor, reader: Reader, which: slice) -> Tensor:
-        return reader(self._cut(project(hidden)), which)
+    def _project(self, embed: Callable[[Tensor], Tensor], hidden: Tensor, reader: Reader, which: slice) -> Tensor:
+        return reader(self._cut(self._head(hidden, embed)), which)
 
     def _cut(self, logits: Tensor) -> Tensor:
         logits = mask_padding_ids(logits, self.vocab_size)

@@ -139,7 +139,7 @@ class StepRollouts:
         prompts = [replace(self._prompts[index], sample_indices=tuple(chosen)) for index, chosen in samples.items()]
         begin, before = time.perf_counter(), self._engine.stats()
         request = self.request(step)
-        scorer = self._teacher if request.student_only and self._teacher and self._teacher.can_score else None
+        scorer = self._teacher if request.student_only else None
         batch = self._engine.generate(prompts, replace(request, score_teacher=scorer is None))
         seconds, after = time.perf_counter() - begin, self._engine.stats()
         score_seconds = after.seconds.get("score", 0.0) - before.seconds.get("score", 0.0)

@@ -37,11 +37,6 @@ class VocabularyTeacher:
         self._kept: Tensor | None = None
 
     @property
-    def can_score(self) -> bool:
-        """Whether a step can be scored here: the features to keep must be hidden states, not whole logits."""
-        return self._decoder.logits_are_plain
-
-    @property
     def keeps(self) -> bool:
         """Whether hidden states of the present step are there."""
         return self._kept is not None
