@@ -127,7 +127,7 @@ def test_scores_are_those_of_a_plain_forward(monkeypatch):
     engine = engine_of(pair, max_batch_rows=5)
     batch = engine.generate(PROMPTS, request())
     whole = engine.score(batch)
-    monkeypatch.setattr(scoring, "LOGITS_BUDGET", 8 * 5 * VOCAB * 3)  # three positions a chunk
+    monkeypatch.setitem(scoring.LOGITS_BUDGET, "cpu", 8 * 5 * VOCAB * 3)  # three positions a chunk
     chunked = engine.score(batch)
     mask = batch.response_mask
     for scores in (whole, chunked):

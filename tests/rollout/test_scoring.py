@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
 import torch
 
 from saki.rollout import HFDecoder, ResidentEngine, scoring
@@ -26,10 +29,19 @@ def test_logits_stay_within_their_budget_and_the_budget_changes_nothing(monkeypa
 
     monkeypatch.setattr(decoder, "forward", watched)
     budget = 3 * len(batch) * VOCAB * 8  # three positions
-    monkeypatch.setattr(scoring, "LOGITS_BUDGET", budget)
+    monkeypatch.setitem(scoring.LOGITS_BUDGET, "cpu", budget)
     pieces = engine.score(batch)
     assert len(sizes) > 3
     assert max(sizes) == budget
     mask = batch.response_mask
     assert torch.allclose(pieces.logprobs[mask], whole.logprobs[mask], atol=1e-12)
     assert torch.equal(pieces.mode_ids, whole.mode_ids)
+
+
+@pytest.mark.parametrize(
+    ("device", "rows", "positions"), [("cuda", 64, 13), ("cuda", 16, 55), ("cpu", 8, 27), ("meta", 8, 27)]
+)
+def test_a_large_vocabulary_is_scored_in_pieces_worth_a_forward(device, rows, positions):
+    """Qwen3's vocabulary: one position a forward would make scoring as serial as decoding."""
+    decoder = SimpleNamespace(device=torch.device(device), dtype=torch.bfloat16, vocab_size=151_669)
+    assert scoring.chunk_of_positions(decoder, rows) == positions

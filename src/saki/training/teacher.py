@@ -12,7 +12,7 @@ from saki.functional import entropy, normalized_log_probs
 from saki.rollout import HFDecoder
 from saki.rollout.memory import with_half_until_it_fits
 from saki.rollout.protocol import ScoreResult
-from saki.rollout.scoring import LOGITS_BUDGET, join_scores, logprob_and_mode, with_teacher_scores
+from saki.rollout.scoring import chunk_of_positions, join_scores, logprob_and_mode, with_teacher_scores
 from saki.types import RolloutBatch, fill_value
 
 PLACES = "teacher_places"
@@ -120,7 +120,7 @@ class VocabularyTeacher:
         assert self._kept is not None
         mask = batch.response_mask
         ids = batch.completion_ids[mask]
-        chunk = max(1, LOGITS_BUDGET // (8 * self._decoder.vocab_size))
+        chunk = chunk_of_positions(self._decoder)
         parts: dict[str, list[Tensor]] = {}
         for kept, chosen in zip(self._kept.split(chunk), ids.split(chunk), strict=True):
             logits = self._decoder.project(kept.to(self._decoder.device))
