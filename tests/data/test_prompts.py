@@ -1,7 +1,7 @@
 import datasets
 import pytest
 
-from saki.data import PromptError, render_prompts
+from saki.data import PromptError, render_prompts, template_date
 
 USER = [{"role": "user", "content": "a b"}]
 
@@ -137,3 +137,26 @@ def test_bad_arguments_and_template_errors_are_named(make_tokenizer):
     strict = make_tokenizer("{{ raise_exception('system first') }}")
     with pytest.raises(PromptError, match="refuses the prompt of row 0: system first"):
         render_prompts([{"prompt": USER}], strict, max_prompt_length=4)
+
+
+def test_a_template_that_writes_the_date_can_be_given_one(make_tokenizer, caplog):
+    dated = make_tokenizer(
+        "{% macro day() %}{{ strftime_now( '%d' ) }}{% endmacro %}<bos>"
+        '{% if strftime_now is defined %}{{ strftime_now("%Y") }} {{ day() }}{% endif %}'
+    )
+    dated.add_tokens(["2031", "07"])
+    given = {"strftime_now": "2031-05-07"}
+    (prompt,) = render_prompts([{"prompt": USER}], dated, max_prompt_length=9, chat_template_kwargs=given).prompts
+    assert dated.convert_ids_to_tokens(prompt.token_ids) == ["<bos>", "2031", "07"]
+    template_date._warn.cache_clear()
+    assert not caplog.records
+    for _ in range(2):
+        render_prompts([{"prompt": USER}], dated, max_prompt_length=9)
+    assert len(caplog.records) == 1
+    assert '{"strftime_now": "' in caplog.text
+    for wrong in ("tomorrow", 7):
+        with pytest.raises(ValueError, match=r"strftime_now of chat_template_kwargs is .*, expected a date"):
+            render_prompts([{"prompt": USER}], dated, max_prompt_length=9, chat_template_kwargs={"strftime_now": wrong})
+    dated.chat_template = "{{ strftime_now(form) }}"
+    with pytest.raises(ValueError, match="write the date into it yourself"):
+        render_prompts([{"prompt": USER}], dated, max_prompt_length=9, chat_template_kwargs=given)

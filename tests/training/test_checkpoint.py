@@ -3,6 +3,8 @@
 import json
 
 import pytest
+import torch
+from peft import LoraConfig
 
 from saki.training.checkpoint import (
     MANIFEST,
@@ -15,6 +17,7 @@ from saki.training.checkpoint import (
     set_aside,
     write_manifest,
 )
+from tests.tiny import tiny_pair
 from tests.training.test_trainer import assert_equal_weights, metrics, trainer, weights
 
 FACTS = {"method": "saki", "seed": 1}
@@ -215,3 +218,38 @@ def test_a_finished_run_trains_nothing_more(tmp_path):
     assert_equal_weights(weights(resumed), before)
     assert (tmp_path / "metrics.jsonl").read_bytes() == log
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["checkpoint-2"]
+
+
+def test_another_teacher_or_base_model_is_refused(tmp_path):
+    """Every weight of the new one has the shape of the old one, so nothing else would notice."""
+    options = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1}
+    trainer(tmp_path / "whole", **options).train()
+    student, teacher = tiny_pair()
+    other_student, other_teacher = tiny_pair()
+    with torch.no_grad():
+        other_teacher.model.norm.weight[0] += 0.5
+        other_student.model.norm.weight[0] += 0.5
+    with pytest.raises(CheckpointError, match="was written with another teacher; give the same"):
+        trainer(tmp_path / "whole", pair=(student, other_teacher), **options).train(resume_from_checkpoint=True)
+    trainer(tmp_path / "whole", pair=(other_student, teacher), **options).train(resume_from_checkpoint=True)
+
+    lora = {"peft_config": LoraConfig(r=2, target_modules=["q_proj"]), **options}
+    trainer(tmp_path / "adapter", **lora).train()
+    pair = (other_student, tiny_pair()[1])
+    with pytest.raises(CheckpointError, match="was written with another base model under the adapter"):
+        trainer(tmp_path / "adapter", pair=pair, **lora).train(resume_from_checkpoint=True)
+    trainer(tmp_path / "adapter", **lora).train(resume_from_checkpoint=True)
+
+
+def test_other_prompts_are_told_in_words(tmp_path):
+    options = {"max_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    trainer(tmp_path, **options).train()
+    with pytest.raises(CheckpointError, match="was written with other prompts: the data set, the tokenizer or"):
+        trainer(tmp_path, prompt_suffix=" a", **options).train(resume_from_checkpoint=True)
+
+
+def test_a_checkpoint_of_a_version_without_a_fact_is_taken(tmp_path):
+    folder = checkpoint(tmp_path, 3)
+    check_checkpoint(folder, {**FACTS, "teacher_weights": "1f"})
+    with pytest.raises(CheckpointError, match="data_seed = None, this run has 4"):
+        check_checkpoint(folder, {**FACTS, "data_seed": 4})

@@ -7,10 +7,11 @@ import math
 
 import pytest
 import torch
+from peft import LoraConfig
 from transformers import TrainerCallback
 
 from saki.methods import REVERSE_KL, Method, get_method
-from saki.models import plain_state
+from saki.models import load_causal_lm, plain_state, resolve_pair
 from saki.objectives import route_to_first
 from saki.rollout import read_rollouts
 from saki.training import SakiConfig, SakiTrainer, TrainingDivergedError
@@ -207,7 +208,6 @@ def test_gradient_checkpointing_changes_no_gradient(tmp_path):
 
 
 def test_peft_trains_the_adapter_and_the_engine_follows(tmp_path):
-    from peft import LoraConfig
 
     lora = LoraConfig(r=2, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM")
     run = trainer(tmp_path, peft_config=lora, max_steps=3, save_strategy="steps", save_steps=2)
@@ -320,3 +320,36 @@ def test_nan_in_every_row_stops_the_run(tmp_path):
 def test_too_few_prompts(tmp_path):
     with pytest.raises(ValueError, match="a step needs 4 prompts"):
         trainer(tmp_path, num_rows=3).train()
+
+
+@pytest.mark.parametrize("peft_config", [None, LoraConfig(r=2, target_modules=["q_proj"])])
+def test_a_saved_student_ends_where_it_has_learnt_to_end(peft_config, tmp_path):
+    """The teacher ends at an id more; both ends are the student's afterwards, for saki and for ``generate``."""
+    student, teacher = tiny_pair()
+    student.save_pretrained(tmp_path / "base")
+    teacher.generation_config.eos_token_id = [1, 5]
+    pair = (load_causal_lm(tmp_path / "base"), teacher)
+    run = trainer(tmp_path / "run", pair=pair, max_steps=1, peft_config=peft_config)
+    assert run.pair.stop_token_ids == (1, 5)
+    run.train()
+    run.save_model()
+    saved = load_causal_lm(tmp_path / "run" / "model")
+    assert saved.generation_config.eos_token_id == [1, 5]
+    assert resolve_pair(saved, None, tiny_tokenizer(), None).stop_token_ids == (1, 5)
+
+
+def test_the_best_student_is_the_one_that_is_evaluated_afterwards(tmp_path):
+    options = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1, "max_steps": 3}
+    best = {"load_best_model_at_end": True, "metric_for_best_model": "loss", "greater_is_better": False}
+    run = trainer(tmp_path, eval_dataset=tiny_rows(4), learning_rate=1e-3, **options, **best)
+    run.train()
+    logged = {line["step"]: line["eval_loss"] for line in run.state.log_history if "eval_loss" in line}
+    assert run.state.best_global_step == min(logged, key=logged.get)
+    assert run.state.best_global_step < 3
+    assert run.evaluate()["eval_loss"] == logged[run.state.best_global_step]
+
+
+@pytest.mark.parametrize("peft_config", [None, LoraConfig(r=2, target_modules=["q_proj"])])
+def test_weights_that_swallow_updates_are_warned_about(peft_config, tmp_path, caplog):
+    trainer(tmp_path, torch.bfloat16, peft_config=peft_config)
+    assert ("the student's weights are bfloat16" in caplog.text) == (peft_config is None)

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from saki.data.template_date import NAME as DATE
+from saki.data.template_date import fix_date, note_date
 from saki.types import Prompt
 
 if TYPE_CHECKING:
@@ -62,7 +64,8 @@ def render_prompts(
             messages with ``role`` and ``content``.
         tokenizer: The student's tokenizer.
         max_prompt_length: Most tokens per prompt. Longer prompts are counted and skipped, never truncated.
-        chat_template_kwargs: Variables for the chat template, over :data:`DEFAULT_TEMPLATE_KWARGS` (thinking off).
+        chat_template_kwargs: Variables for the chat template, over :data:`DEFAULT_TEMPLATE_KWARGS` (thinking off);
+            ``strftime_now`` is the date, as in ``"2026-12-31"``, that the template takes for today.
         prompt_suffix: Text appended as it stands (bring your own space or line break) to a plain prompt or to the
             last user message.
 
@@ -72,7 +75,7 @@ def render_prompts(
     Raises:
         PromptError: If the data set has no rows or no ``prompt`` column, if a prompt is not text, if a conversation
             needs a template that the tokenizer lacks or does not end in a turn to answer, or if no prompt is left.
-        ValueError: If ``max_prompt_length`` is below 1.
+        ValueError: If ``max_prompt_length`` is below 1, or ``strftime_now`` is no date.
     """
     if max_prompt_length < 1:
         raise ValueError(f"max_prompt_length must be at least 1, got {max_prompt_length}")
@@ -80,6 +83,13 @@ def render_prompts(
     own = sorted(set(variables) & set(_OWN_ARGUMENTS))
     if own:
         raise PromptError(f"chat_template_kwargs may not set {own[0]!r}, which rendering sets itself; remove it")
+    day = variables.pop(DATE, None)
+    if day is None:
+        note_date(tokenizer.chat_template)
+    elif tokenizer.chat_template is not None:
+        # The library turns functions among the variables into text, so the template itself is given the date.
+        template = tokenizer.get_chat_template(variables.get("chat_template"))
+        variables["chat_template"] = fix_date(template, day)
 
     plain: dict[int, str] = {}
     templated: dict[int, str] = {}

@@ -6,7 +6,7 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -289,6 +289,7 @@ def _load_adapter(name: str, dtype: torch.dtype | str, options: dict[str, Any]) 
         from peft import PeftConfig, PeftModel
     except ImportError as error:
         raise ModelLoadError(f"{name!r} is a PEFT adapter, and peft is not installed; install peft") from error
+    from transformers import GenerationConfig
 
     check_weights(name, "adapter_config.json", "adapter weights")
     config = attempt(f"the adapter config of {name!r}", lambda: PeftConfig.from_pretrained(name), name)
@@ -317,6 +318,8 @@ def _load_adapter(name: str, dtype: torch.dtype | str, options: dict[str, Any]) 
 
     merged: PreTrainedModel = attempt(f"the adapter {name!r} on {base_name!r}", merge, name)
     cast_weights(merged, final)
+    with suppress(OSError):  # where training left none, the base model's stays
+        merged.generation_config = GenerationConfig.from_pretrained(name)
     return merged.requires_grad_(True)  # PEFT froze the base
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ from saki.rollout import RolloutEngine
 from saki.training.config import SakiConfig
 from saki.training.policy import base_model
 from saki.types import Prompt
+
+logger = logging.getLogger(__name__)
 
 
 def check_arguments(model: Any, teacher_model: Any, args: Any, processing_class: Any, method: Any, engine: Any) -> None:
@@ -38,6 +41,17 @@ def check_arguments(model: Any, teacher_model: Any, args: Any, processing_class:
         raise ValueError(f"method is a {type(method).__name__}, expected a saki.methods.Method or None")
     if engine is not None and not isinstance(engine, RolloutEngine):
         raise ValueError(f"engine is a {type(engine).__name__}, expected a saki.rollout.RolloutEngine or None")
+
+
+def note_narrow_weights(student: nn.Module) -> None:
+    """Warn if the optimizer would step on 16-bit weights, which swallow small updates without a sign."""
+    narrow = {str(value.dtype) for value in student.parameters() if value.requires_grad and value.dtype.itemsize < 4}
+    if narrow:
+        logger.warning(
+            "the student's weights are %s: at small learning rates most updates round to nothing; load it with "
+            "dtype=torch.float32 (with bf16=True products are still bfloat16), or train an adapter",
+            " and ".join(sorted(narrow)).replace("torch.", ""),
+        )
 
 
 def load_named(

@@ -25,6 +25,19 @@ SUPERSEDED = "superseded-"
 _NAME = re.compile(r"^checkpoint-(\d+)$")
 
 
+LATER_FACTS = frozenset({"teacher_weights", "base_weights"})
+"""Facts that checkpoints of earlier versions lack; where one is missing it is not compared."""
+
+_OF_WHAT = {
+    "prompts_crc32": "other prompts: the data set, the tokenizer or the chat template has changed, or the template "
+    "writes the date",
+    "teacher_weights": "another teacher",
+    "base_weights": "another base model under the adapter",
+    "reference_checksum": "another initial student",
+}
+"""Facts that are no settings, in words."""
+
+
 class CheckpointError(ValueError):
     """A checkpoint is incomplete, damaged or of another run."""
 
@@ -161,11 +174,17 @@ def _check(folder: Path, facts: dict[str, Any]) -> None:
         if file_crc32(path) != expected["crc32"]:
             raise CheckpointError(f"{path} is damaged: its CRC-32 differs from the manifest")
     for name, value in facts.items():
-        if stored.get(name) != value:
+        if stored.get(name) == value or (name in LATER_FACTS and name not in stored):
+            continue
+        if name in _OF_WHAT:
             raise CheckpointError(
-                f"{folder} was written with {name} = {stored.get(name)!r}, this run has {value!r}; give the same "
-                f"{name} to go on, or start a new run in another folder"
+                f"{folder} was written with {_OF_WHAT[name]}; give the same to go on, or start a new run in another "
+                "folder"
             )
+        raise CheckpointError(
+            f"{folder} was written with {name} = {stored.get(name)!r}, this run has {value!r}; give the same "
+            f"{name} to go on, or start a new run in another folder"
+        )
 
 
 def _is_entry(value: Any) -> bool:

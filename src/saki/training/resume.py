@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import zlib
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from torch import Tensor, nn
 from transformers import TrainingArguments
 
+from saki.models import plain_state
+from saki.rollout import model_checksum
 from saki.types import Prompt
 
 RESUME_FIELDS = (
@@ -24,6 +27,9 @@ RESUME_FIELDS = (
     "advantage_clip",
 )
 """Settings of the configuration that decide what the steps do."""
+
+SAMPLED = 1024
+"""Numbers of a weight that :func:`weights_facts` looks at."""
 
 
 def resume_facts(
@@ -48,3 +54,26 @@ def resume_facts(
         "data_seed": args.data_seed if args.data_seed is not None else args.seed,
         "save_only_model": False,  # such a checkpoint lacks the optimizer, so no run can go on from it
     }
+
+
+def weights_facts(student: nn.Module, teacher: nn.Module | None) -> dict[str, str]:
+    """Facts that tell another teacher, and another base model under an adapter.
+
+    They are checksums of the first :data:`SAMPLED` numbers of each weight, which is quick for large models. What a
+    student trains is no fact: a checkpoint holds it.
+
+    Args:
+        student: The trainable model, plain or PEFT, before any distributed wrapping.
+        teacher: The teacher, or None where nobody but the engine has it.
+    """
+    facts = {}
+    if teacher is not None:
+        facts["teacher_weights"] = _sample(plain_state(teacher))
+    frozen = [(name, value) for name, value in student.named_parameters() if not value.requires_grad]
+    if frozen:
+        facts["base_weights"] = _sample(frozen)
+    return facts
+
+
+def _sample(weights: Iterable[tuple[str, Tensor]]) -> str:
+    return model_checksum((name, value.detach().flatten()[:SAMPLED].float()) for name, value in weights)

@@ -16,7 +16,7 @@ from saki.data import RenderedPrompts, collate_rollout, render_prompts
 from saki.methods import Method, get_method
 from saki.models import plain_state, resolve_pair
 from saki.rollout import RolloutEngine
-from saki.training.arguments import check_arguments, check_positions, load_named
+from saki.training.arguments import check_arguments, check_positions, load_named, note_narrow_weights
 from saki.training.callbacks import ConsoleCallback, MetricsFileCallback
 from saki.training.config import SakiConfig
 from saki.training.engines import resident_engine
@@ -29,7 +29,7 @@ from saki.training.pool_engine import pool_engine
 from saki.training.probing import ProbeCallback, load_probe
 from saki.training.publishing import Publishing
 from saki.training.ranks import Ranks
-from saki.training.resume import resume_facts
+from saki.training.resume import resume_facts, weights_facts
 from saki.training.rewind import RewindCallback
 from saki.training.rollouts import StepRollouts
 from saki.training.sampler import CompletionDataset, StepSampler, check_enough, keep_as_list
@@ -96,11 +96,15 @@ class SakiTrainer(Publishing, WholeCheckpoints):
         logger.info("vocabulary: %d ids; stop ids: %s", self.pair.vocab_size, list(self.pair.stop_token_ids))
         for note in self.pair.notes:
             logger.info(note)
+        if student.generation_config is not None:  # it is saved with the model, which has learnt to end at any of them
+            student.generation_config.eos_token_id = list(self.pair.stop_token_ids)
         probe = load_probe(args, self.pair, tokenizer)
         if peft_config is not None:
             from peft import get_peft_model
 
             student = get_peft_model(student, peft_config)
+        note_narrow_weights(student)
+        self._weights_given = weights_facts(student, teacher)
         self.prompts = _render(train_dataset, tokenizer, args)
         self.eval_prompts = _render(eval_dataset, tokenizer, args) if eval_dataset is not None else None
         self.eval_grader = eval_grader
@@ -294,10 +298,14 @@ class SakiTrainer(Publishing, WholeCheckpoints):
         finally:
             self._console.close()  # an error's sentence gets a line of its own
 
+    def _load_best_model(self) -> None:
+        super()._load_best_model()
+        self.rollouts.synced_version = None  # the engine has the last step's weights, the model those of the best
+
     def resume_facts(self) -> dict[str, Any]:
         """What a resumed run must share with the one that wrote the checkpoint."""
         facts = {**resume_facts(self._args, self.method.name, self.prompts.prompts), **self.facts.resume_facts}
-        return {**facts, "method_options": dict(self.method.options)}
+        return {**facts, **self._weights_given, "method_options": dict(self.method.options)}
 
     def model_card(self) -> ModelCard:
         """The card of the student as it is now."""

@@ -112,6 +112,9 @@ class WholeCheckpoints(Trainer):
     def _save_files(self, folder: Path, state_dict: dict[str, Any] | None) -> None:
         super()._save(str(folder), state_dict)
         (folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # nothing reads it back
+        model: Any = self.accelerator.unwrap_model(self.model)
+        if hasattr(model, "get_base_model"):  # an adapter's folder lacks the ids that end a completion
+            model.get_base_model().generation_config.save_pretrained(folder)
 
     def _get_output_dir(self, trial: Any) -> str:
         return str(self._checkpoint_root)
