@@ -97,36 +97,37 @@ def write_rollouts(path: Path, batch: RolloutBatch, facts: dict[str, str] | None
     Raises:
         DiskFullError: If there is no room.
     """
-    rows = range(len(batch))
-    columns: dict[str, list[object]] = {
+    schema = rollout_schema(batch.student_logprobs.dtype)
+    columns: dict[str, object] = {
         "prompt_key": batch.prompt_keys.tolist(),
         "sample_index": batch.sample_indices.tolist(),
         "finish_reason": list(batch.finish_reasons),
         "student_version": [batch.student_version] * len(batch),
         "trust_region_radius": [batch.trust_region_radius] * len(batch),
         "seed": [batch.seed] * len(batch),
-        "prompt_ids": [batch.prompt_token_ids(row) for row in rows],
+        "prompt_ids": [batch.prompt_token_ids(row) for row in range(len(batch))],
     }
-    for name, dtype in METADATA.items():
-        values = getattr(batch, name)
-        missing = torch.isnan(values) if dtype is None else (values == -1) if dtype == torch.long else None
-        repeated = _repeated(batch, name) if name in SAME_AS_COMMITTED else None
-        column: list[object] = []
-        for row in rows:
-            mask = batch.response_mask[row]
-            unknown = missing is not None and bool(mask.any()) and bool(missing[row][mask].all())
-            listed: list[object] = values[row][mask].tolist()
-            if repeated is not None:
-                listed = [
-                    None if same else value for value, same in zip(listed, repeated[row][mask].tolist(), strict=True)
-                ]
-            column.append(None if unknown else listed)
-        columns[name] = column
+    columns |= {name: _listed(batch, name, schema.field(name).type) for name in METADATA}
     meta = json.dumps({"schema_version": SCHEMA_VERSION, "facts": facts or {}})
-    schema = rollout_schema(batch.student_logprobs.dtype).with_metadata({_KEY: meta.encode()})
-    table = pa.Table.from_pydict(columns, schema=schema)
+    table = pa.Table.from_pydict(columns, schema=schema.with_metadata({_KEY: meta.encode()}))
     with whole_file(path) as unfinished:
         pq.write_table(table, unfinished)
+
+
+def _listed(batch: RolloutBatch, name: str, kind: pa.ListType) -> pa.Array:
+    """One column of lists, made of flat values: a list a number would take seconds for a large step."""
+    mask, values = batch.response_mask, getattr(batch, name)
+    missing = torch.isnan(values) if values.is_floating_point() else values == -1
+    lengths = mask.sum(dim=1)
+    unknown = (lengths > 0) & (missing | ~mask).all(dim=1) & (values.dtype != torch.bool)
+    repeated = _repeated(batch, name)[mask].numpy() if name in SAME_AS_COMMITTED else None
+    offsets = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)]).int()
+    return pa.ListArray.from_arrays(
+        pa.array(offsets.numpy()),
+        pa.array(values[mask].numpy(), type=kind.value_type, mask=repeated),
+        type=kind,
+        mask=pa.array(unknown.numpy()),
+    )
 
 
 @dataclass(frozen=True)
