@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pyarrow.parquet as pq
 import pytest
@@ -184,6 +185,7 @@ def test_a_missing_extra_is_told_before_anything_is_loaded(capsys, argv, monkeyp
         (["--benchmarks", "gcd", "--k", "0"], "k must be at least 1"),
         (["--benchmarks", "gcd", "--data_dir", "."], "data_dir . would not be read"),
         (["--benchmarks", "lab,gcd"], "benchmark gcd is named twice"),
+        (["--benchmarks", "gcd", "--chat_template_kwargs", "[1]"], "chat_template_kwargs must be a JSON object"),
         (["--benchmarks", "gcd", "--limit", "0"], "limit must be at least 1"),
         (["--benchmarks", "gcd", "--grading_seconds", "0"], "grading_seconds must be at least 0.1"),
     ],
@@ -217,3 +219,32 @@ def test_greedy_completions_repeat(capsys, tmp_path):
         run(capsys, ["eval", *few, "--seed", seed, "--out", str(tmp_path / seed)])
         texts.append(pq.read_table(tmp_path / seed / "samples" / "sum_3.parquet")["completion"].to_pylist())
     assert texts[0] == texts[1]
+
+
+def test_samples_of_another_stop_set_or_of_other_prompts_are_not_taken_up(capsys, tmp_path):
+    """Neither shows in the weights, nor in the problems' texts."""
+    folder = tmp_path / "model"
+    shutil.copytree(lab.student_path(), folder)
+    tokenizer = json.loads((folder / "tokenizer_config.json").read_text())
+    problem = json.dumps({"problem": "1+1=", "answer": "2"})
+    (tmp_path / "chat.jsonl").write_text(problem + "\n")
+    (tmp_path / "chat.yaml").write_text("name: chat\nnum_problems: 1\npath: chat.jsonl\n")
+
+    def template(text):
+        (folder / "chat_template.jinja").write_text(text)
+        (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+
+    template("{{ messages[-1].content }}")
+    argv = ["eval", "--model", str(folder), "--benchmarks", str(tmp_path / "chat.yaml"), "--prompt_suffix", ""]
+    argv += ["--num_samples", "2", "--max_new_tokens", "8", "--grading_workers", "1", "--out", str(tmp_path / "out")]
+    assert main(argv) == 0
+    template("{{ messages[-1].content }}{{ strftime_now('%d') }}")
+    assert main(argv) == 2
+    assert "holds an evaluation of other prompts (has the tokenizer or its chat template" in capsys.readouterr().err
+    template("{{ messages[-1].content }}{{ 1 if strftime_now('%Y') == '2031' }}")
+    fixed = ["--chat_template_kwargs", '{"strftime_now": "2030-05-07"}']
+    assert main([*argv, *fixed]) == 0
+    generation = json.loads((folder / "generation_config.json").read_text())
+    (folder / "generation_config.json").write_text(json.dumps({**generation, "eos_token_id": [1, 5]}))
+    assert main([*argv, *fixed]) == 2
+    assert "holds an evaluation with stop_token_ids [1], this one has [1, 5]" in capsys.readouterr().err

@@ -45,3 +45,21 @@ def test_a_large_vocabulary_is_scored_in_pieces_worth_a_forward(device, rows, po
     """Qwen3's vocabulary: one position a forward would make scoring as serial as decoding."""
     decoder = SimpleNamespace(device=torch.device(device), dtype=torch.bfloat16, vocab_size=151_669)
     assert scoring.chunk_of_positions(decoder, rows) == positions
+
+
+def test_scoring_keeps_to_the_budget_of_the_slabs(monkeypatch):
+    student, teacher = tiny_pair(torch.float64)
+    prompts = [Prompt(0, (2, 3, 4)), Prompt(1, (5,))]
+    asked = RolloutRequest(seed=1, max_completion_length=12, num_generations=4)
+    whole = ResidentEngine(HFDecoder(student, VOCAB), HFDecoder(teacher, VOCAB), [1])
+    batch = whole.generate(prompts, asked)
+    expected = whole.score(batch)
+    longest = int((batch.prompt_mask.sum(dim=1) + batch.lengths).max())
+    whole._kv_budget_bytes = 3 * whole._teacher.cache_bytes(longest)
+    new_cache, rows = whole._teacher.new_cache, []
+    monkeypatch.setattr(
+        whole._teacher, "new_cache", lambda num, slots: rows.append((num, slots)) or new_cache(num, slots)
+    )
+    scores = whole.score(batch)
+    assert [num for num, slots in rows if slots > 1] == [3, 3, 2]
+    assert torch.allclose(scores.logprobs, expected.logprobs, atol=1e-12, equal_nan=True)

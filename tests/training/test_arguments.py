@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
+import torch
 
 from saki.models import UnsupportedArchitectureError, tiny_qwen3
 from saki.training import SakiConfig, SakiTrainer
+from saki.training.arguments import check_device
 from tests.tiny import VOCAB, tiny_pair, tiny_rows, tiny_tokenizer
 
 EXACT = "exact mode samples and scores the full vocabulary at temperature 1"
@@ -126,3 +130,16 @@ def test_widths_that_differ_in_padding_are_cut_and_logged_and_training_goes_on(t
         f"teacher: 10 padding ids of {VOCAB + 10} cut, {VOCAB} are real",
     ]
     assert run.train().global_step == 1
+
+
+@pytest.mark.parametrize(
+    ("device", "full_determinism", "sentence"),
+    [("mps", False, "has no float64"), ("cuda", True, "full_determinism forbids sums"), ("cuda", False, None)],
+)
+def test_devices_and_modes_that_cannot_draw_are_refused(device, full_determinism, sentence):
+    args = SimpleNamespace(device=torch.device(device), full_determinism=full_determinism)
+    if sentence is None:
+        check_device(args)
+        return
+    with pytest.raises(ValueError, match=sentence):
+        check_device(args)

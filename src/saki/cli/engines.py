@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import logging
 import os
+from contextlib import suppress
+from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -78,4 +80,16 @@ def _cache_budget(device: torch.device) -> int:
     """Bytes that key-value slabs may take now."""
     if device.type == "cuda":
         return int(CACHE_SHARE * torch.cuda.mem_get_info(device)[0])
-    return int(CACHE_SHARE / 2 * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return int(CACHE_SHARE / 2 * available_memory())
+
+
+def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int:
+    """Bytes that this machine can give without swapping, files that it has cached counted as free.
+
+    All of its memory where the system does not say.
+    """
+    with suppress(OSError):
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return 1024 * int(line.split()[1])
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

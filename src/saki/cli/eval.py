@@ -29,7 +29,7 @@ from saki.evaluation import (
     text_table,
 )
 from saki.files import write_text
-from saki.models import load_causal_lm, load_tokenizer, tokenizer_home
+from saki.models import load_causal_lm, load_tokenizer, resolve_pair, tokenizer_home
 
 SUMMARY = (
     "Sample a model alone on benchmarks: Mean@k and Pass@k with intervals over problems. Killed, it goes on with the "
@@ -78,8 +78,12 @@ def run(argv: Sequence[str]) -> int:
         chunk_rows = args.chunk_rows
         if chunk_rows is None and not all_lab:  # a set of the lab takes seconds
             chunk_rows = CPU_CHUNK_ROWS if device.type == "cpu" else GPU_CHUNK_BATCHES * args.batch_rows
-        render_benchmarks(
-            tokenizer, benchmarks, max_completion_length=max_new_tokens, max_positions=engine.max_positions
+        prompts = render_benchmarks(
+            tokenizer,
+            benchmarks,
+            max_completion_length=max_new_tokens,
+            max_positions=engine.max_positions,
+            chat_template_kwargs=args.chat_template_kwargs,
         )  # what is refused here leaves no folder behind
         if folder:
             inputs = {
@@ -89,8 +93,10 @@ def run(argv: Sequence[str]) -> int:
                 "max_new_tokens": max_new_tokens,
                 "temperature": args.temperature,
                 "chunk_rows": chunk_rows,
-                "benchmarks": {benchmark.name: _digest(benchmark) for benchmark in benchmarks},
+                "benchmarks": {each.name: _digest([each.prompts, each.answers]) for each in benchmarks},
                 "checksum": engine.student_checksum(),
+                "stop_token_ids": list(resolve_pair(model, None, tokenizer, None).stop_token_ids),
+                "prompts": _digest([[prompt.token_ids for prompt in own] for own in prompts]),
             }
             claim(folder, inputs)
             write_records(folder, records)
@@ -104,6 +110,7 @@ def run(argv: Sequence[str]) -> int:
                 num_samples=args.num_samples,
                 k=args.k,
                 max_completion_length=max_new_tokens,
+                chat_template_kwargs=args.chat_template_kwargs,
                 progress=progress,
                 samples_path=folder / SAMPLES if folder else None,
                 chunk_rows=chunk_rows,
@@ -144,7 +151,6 @@ def _benchmarks(choices: Sequence[Choice], args: Any, pool: GradingPool | None) 
     return found
 
 
-def _digest(benchmark: Benchmark) -> str:
-    """Of a benchmark's prompts and answers."""
-    text = json.dumps([benchmark.prompts, benchmark.answers])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+def _digest(values: Any) -> str:
+    """Of JSON values."""
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:16]

@@ -22,7 +22,11 @@ SAMPLES, RESULT = "samples", "evaluation.json"
 RECORDS = "benchmarks.yaml"
 """Where the benchmarks come from, so that their graders are found from any folder."""
 
-_WORDS = {"benchmarks": "other problems", "checksum": "other weights"}
+_WORDS = {
+    "benchmarks": "other problems",
+    "checksum": "other weights",
+    "prompts": "other prompts (has the tokenizer or its chat template changed, or does it write the date?)",
+}
 """Inputs whose values, digests, tell a reader nothing."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +30,7 @@ from saki.evaluation import (
     pass_at_k,
     text_table,
 )
+from saki.evaluation.grading.pool import usable_cores
 from saki.files import write_text
 from saki.lab.recipes import HALF_TEACHER
 from saki.models import load_causal_lm, load_tokenizer
@@ -128,7 +128,7 @@ def _grading(args: TeacherArguments, world_size: int) -> GradingPool | _OneByOne
     own = grader(args.dataset)
     if own is not None:
         return _OneByOne(own)
-    workers = args.grading_workers or max(1, len(os.sched_getaffinity(0)) // world_size)
+    workers = args.grading_workers or max(1, usable_cores() // world_size)
     return GradingPool(workers, args.grading_seconds)
 
 

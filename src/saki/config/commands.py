@@ -52,6 +52,8 @@ def check_device(name: str) -> None:
         raise ValueError(f"device {name!r} is not available here; use cpu, cuda or auto") from error
     if kind == "meta":
         raise ValueError("device 'meta' holds no numbers; use cpu, cuda or auto")
+    if kind == "mps":
+        raise ValueError("device 'mps' has no float64, in which saki draws and solves; use cpu")
 
 
 def option(default: Any, text: str) -> Any:
@@ -175,6 +177,9 @@ class EvalArguments:
     max_new_tokens: int | None = option(None, "Most tokens per completion; by default 64 for the lab, else 16384.")
     temperature: float = option(1.0, "Temperature of sampling; 0 takes the most likely token.")
     prompt_suffix: str | None = option(None, "Text behind every problem, instead of the request for a boxed answer.")
+    chat_template_kwargs: dict[str, Any] | str | None = option(
+        None, "Passed to the chat template (JSON); thinking is off unless set here."
+    )
     batch_rows: int = option(256, "Completions that roll out together, memory permitting.")
     chunk_rows: int | None = option(
         None, "Completions between two writes to --out; by default 32 on a CPU, 4 x batch_rows on a GPU."
@@ -190,6 +195,10 @@ class EvalArguments:
     def __post_init__(self) -> None:
         """Refuse what can be refused without loading anything."""
         check_model_name("model", self.model)
+        if self.chat_template_kwargs is not None:
+            from saki.training.config import json_object  # seconds to import
+
+            self.chat_template_kwargs = json_object("chat_template_kwargs", self.chat_template_kwargs)
         check_counts(self, num_problems=1, num_samples=1, batch_rows=1, seed=0)
         for name in ("limit", "k", "max_new_tokens", "chunk_rows", "grading_workers"):
             if getattr(self, name) is not None:

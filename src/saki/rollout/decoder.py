@@ -174,11 +174,14 @@ class HFDecoder:
         refuse_stale(cache, self.version)
         positions = starts.unsqueeze(1) + torch.arange(token_ids.shape[1], device=token_ids.device)
         cache.begin(positions, visible)
+        # The last drafts of a row may reach beyond the model's positions. They are never committed, but an embedding of
+        # positions has no entry for them, and some rotary frequencies follow the largest position of the batch.
+        known = positions if self.max_positions is None else positions.clamp(max=self.max_positions - 1)
         masks = {name: causal_slab_mask(positions, visible, window) for name, window in self._windows.items()}
         return {
             "input_ids": token_ids,
             "attention_mask": masks if self._masks_by_type else next(iter(masks.values())),
-            "position_ids": positions,
+            "position_ids": known,
             "use_cache": True,
             self._cache_name: cache,
         }

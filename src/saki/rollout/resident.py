@@ -178,7 +178,7 @@ class ResidentEngine:
         if room < 1:
             raise ValueError(
                 f"one row of {slots} positions needs {each} bytes of key-value slabs, kv_budget_bytes is "
-                f"{self._kv_budget_bytes}; raise it, or lower max_completion_length"
+                f"{self._kv_budget_bytes}; free memory, raise it, or ask for shorter completions"
             )
         return min(self._max_batch_rows, room)
 
@@ -205,6 +205,9 @@ class ResidentEngine:
 
         with self._clock.phase("score"):
             rows = min(self._max_batch_rows, len(batch))
+            if self._kv_budget_bytes is not None:
+                slots = int((batch.prompt_mask.sum(dim=1) + batch.lengths).max())
+                rows = min(rows, max(1, self._kv_budget_bytes // decoder.cache_bytes(slots)))
             parts = with_half_until_it_fits(f"scoring {len(batch)} rows", rows, attempt, self._admit_at_most)
         return join_scores(parts, batch.student_logprobs)
 

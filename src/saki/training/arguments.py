@@ -28,6 +28,7 @@ def check_arguments(model: Any, teacher_model: Any, args: Any, processing_class:
     """
     if not isinstance(args, SakiConfig):
         raise ValueError(f"args is a {type(args).__name__}, expected a saki.training.SakiConfig")
+    check_device(args)
     for name, value in (("model", model), ("teacher_model", teacher_model)):
         if not isinstance(value, (str, nn.Module)):
             raise ValueError(
@@ -41,6 +42,21 @@ def check_arguments(model: Any, teacher_model: Any, args: Any, processing_class:
         raise ValueError(f"method is a {type(method).__name__}, expected a saki.methods.Method or None")
     if engine is not None and not isinstance(engine, RolloutEngine):
         raise ValueError(f"engine is a {type(engine).__name__}, expected a saki.rollout.RolloutEngine or None")
+
+
+def check_device(args: SakiConfig) -> None:
+    """Refuse devices and modes in which saki cannot draw.
+
+    Raises:
+        ValueError: One sentence.
+    """
+    if args.device.type == "mps":
+        raise ValueError("Apple's GPU (mps) has no float64, in which saki draws and solves; set use_cpu")
+    if args.full_determinism and args.device.type == "cuda":
+        raise ValueError(
+            "full_determinism forbids sums over the vocabulary on a GPU that every draw needs; leave it away: the random "
+            "numbers of a rollout are keyed by seed, prompt and position in any case"
+        )
 
 
 def note_narrow_weights(student: nn.Module) -> None:

@@ -42,6 +42,12 @@ def check_math_verify() -> None:
         )
 
 
+def usable_cores() -> int:
+    """Cores that this process may use; on systems that do not say, all of them."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
 class GradingPool:
     """Persistent grading processes, started on first use.
 
@@ -58,7 +64,7 @@ class GradingPool:
 
     def __init__(self, num_workers: int | None = None, deadline: float = DEADLINE_SECONDS) -> None:
         check_math_verify()
-        self.num_workers = num_workers if num_workers is not None else len(os.sched_getaffinity(0))
+        self.num_workers = num_workers if num_workers is not None else usable_cores()
         if self.num_workers < 1 or deadline <= 0:
             raise ValueError(f"num_workers must be at least 1 and deadline above 0, got {num_workers} and {deadline}")
         self.deadline = deadline
