@@ -177,8 +177,8 @@ class EvalArguments:
     max_new_tokens: int | None = option(None, "Most tokens per completion; by default 64 for the lab, else 16384.")
     temperature: float = option(1.0, "Temperature of sampling; 0 takes the most likely token.")
     prompt_suffix: str | None = option(None, "Text behind every problem, instead of the request for a boxed answer.")
-    chat_template_kwargs: dict[str, Any] | str | None = option(
-        None, "Passed to the chat template (JSON); thinking is off unless set here."
+    chat_template_kwargs: dict[str, Any] | str | None = field(
+        default=None, metadata={"help": "Passed to the chat template (JSON); thinking is off unless set here."}
     )
     batch_rows: int = option(256, "Completions that roll out together, memory permitting.")
     chunk_rows: int | None = option(

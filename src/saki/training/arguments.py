@@ -54,8 +54,8 @@ def check_device(args: SakiConfig) -> None:
         raise ValueError("Apple's GPU (mps) has no float64, in which saki draws and solves; set use_cpu")
     if args.full_determinism and args.device.type == "cuda":
         raise ValueError(
-            "full_determinism forbids sums over the vocabulary on a GPU that every draw needs; leave it away: the random "
-            "numbers of a rollout are keyed by seed, prompt and position in any case"
+            "full_determinism forbids sums over the vocabulary on a GPU that every draw needs; leave it away: the "
+            "random numbers of a rollout are keyed by seed, prompt and position in any case"
         )
 
 
