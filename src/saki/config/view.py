@@ -13,7 +13,9 @@ from saki.config.sources import check_model_name, check_prompts_name
 class ViewArguments:
     """``saki view ROLLOUTS ...``."""
 
-    out: str | None = option(None, "The page to write (-o): by default trace.html beside the rollouts.")
+    out: str | None = option(
+        None, "The page to write (-o): by default trace.html beside the rollouts, traces.html above several."
+    )
     model: str | None = option(None, "Whose tokenizer: a folder, a hub name, or lab/student; by default the run's.")
     steps: str | None = option(None, "Steps to show, separated by commas; by default all that there is room for.")
     limit: int | None = option(None, "Completions of each file, evenly spaced; by default all.")
