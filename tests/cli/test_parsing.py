@@ -74,7 +74,7 @@ def test_train_takes_every_library_field_and_writes_what_it_resolved(tmp_path):
     parser = CommandParser([CommonArguments, TrainArguments, SakiConfig], "saki train", "Train.", "saki train")
     common, train, config = parser.parse(
         ["--model", "a", "--method", "opd", "--max-steps", "7", "--use_cpu", "--adam_beta2", "0.98",
-         "--output_dir", str(tmp_path / "run"), "--chat_template_kwargs", '{"enable_thinking": true}']
+         "--resume", "--output_dir", str(tmp_path / "run"), "--chat_template_kwargs", '{"enable_thinking": true}']
     )  # fmt: skip
     assert (train.model, config.method, config.max_steps, config.adam_beta2) == ("a", "opd", 7, 0.98)
     assert config.chat_template_kwargs == {"enable_thinking": True}
@@ -83,6 +83,8 @@ def test_train_takes_every_library_field_and_writes_what_it_resolved(tmp_path):
     assert stored["method"] == "opd"
     assert stored["adam_beta2"] == 0.98
     assert stored["model"] == "a"
+    assert train.resume
+    assert "resume" not in stored  # a run that takes the file begins by itself
     again = parser.parse([str(tmp_path / "r.yaml")])[2]
     assert (again.method, again.max_steps, again.learning_rate) == ("opd", 7, config.learning_rate)
 

@@ -22,6 +22,7 @@ from saki.types.exact import did_you_mean, unknown_option
 
 FACT_KEYS = ("commit", "versions")
 """What a resolved configuration records beside options; ignored when it is read again."""
+_OF_ONE_CALL = ("out", "json", "traceback")  # where a command writes and how it speaks: not for another that reads it
 
 
 _COMPLAINTS = (
@@ -174,6 +175,7 @@ class CommandParser(HfArgumentParser):
         if self.set_aside:
             others = {key: default for key, default in self._elsewhere.items() if key in self.keys}
             values = {**{key: each for key, each in others.items() if each is not dataclasses.MISSING}, **values}
+            values = {key: each for key, each in values.items() if key not in _OF_ONE_CALL}
         self.set_defaults(**values)
         self._file, self._file_keys = path, set(values)
 
@@ -263,6 +265,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def write_resolved(path: Path, *parts: Any, facts: Mapping[str, Any] | None = None) -> None:
     """Write every field of the dataclasses as one flat YAML mapping, which the command takes again.
 
+    ``resume`` stays out: it says how this call began, and a run that takes the file begins by itself.
+
     Args:
         path: ``config.resolved.yaml``.
         *parts: Dataclass instances; later ones do not repeat keys of earlier ones.
@@ -271,8 +275,8 @@ def write_resolved(path: Path, *parts: Any, facts: Mapping[str, Any] | None = No
     values: dict[str, Any] = {name: _plain(value) for name, value in (facts or {}).items()}
     for part in parts:
         for field in dataclasses.fields(part):
-            secret = field.name.endswith("_token")
-            if field.init and not secret and field.name not in values:
+            left_out = field.name.endswith("_token") or field.name == "resume"
+            if field.init and not left_out and field.name not in values:
                 values[field.name] = _plain(getattr(part, field.name))
     write_text(path, yaml.safe_dump(values, sort_keys=True, allow_unicode=True))
 
