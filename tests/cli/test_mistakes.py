@@ -143,8 +143,11 @@ EXACT = "exact mode samples and scores the full vocabulary at temperature 1"
     (["demo", "--max_steps", "0"], "max_steps must be at least 1"),
     (["demo", "--max_step", "3"], "did you mean 'max_steps'"),
     (["demo", "--num_problems", "0"], "num_problems must be at least 1"),
+    (["demo", "--num_problems", "2000"], "num_problems: the test split of 'gcd' gave"),
+    (["demo", "--seed", "99999999999"], "seed must be below"),
     (["demo", "--method", "sakki"], "did you mean 'saki'"),
     (["lab", "build", "--seed", "-1"], "seed must be at least 0"),
+    (["lab", "build", "--num_problems", "2000"], "num_problems: the test split of 'gcd' gave"),
     (["lab", "biuld"], "biuld"),
 )
 def test_commands_and_their_options(refused, argv, phrase):

@@ -11,10 +11,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from saki import lab
 from saki.config.parsing import UsageError, read_yaml
 from saki.config.recipes import lab_config
-from saki.config.sources import LAB_MODELS, LAB_PROMPTS, LAB_STUDENT, LAB_TEACHER, check_model_name, check_prompts_name
+from saki.config.sources import (
+    LAB_MODELS,
+    LAB_PROMPTS,
+    LAB_STUDENT,
+    LAB_TEACHER,
+    check_model_name,
+    check_num_problems,
+    check_prompts_name,
+)
 from saki.training import SakiConfig
 from saki.types.exact import did_you_mean
 
@@ -372,16 +379,12 @@ def _check_keys(keys: StudyKeys, path: Path) -> None:
         raise UsageError(
             f"evaluate_at in {path} must hold steps from 1 to {keys.max_steps - 1}, got {keys.evaluate_at}"
         )
-    available = lab.test_set if keys.split == "test" else lab.development_set
-    try:
-        available("gcd", keys.num_problems)  # the set with the fewest distinct questions
-    except ValueError as error:
-        raise UsageError(f"num_problems in {path}: {error}") from error
+    _refuse(path, check_num_problems, "num_problems", keys.num_problems, keys.split)
 
 
-def _refuse(path: Path, check: Callable[[str, str], None], key: str, name: str) -> None:
+def _refuse(path: Path, check: Callable[..., None], *arguments: Any) -> None:
     try:
-        check(key, name)
+        check(*arguments)
     except ValueError as error:
         raise UsageError(f"{error} ({path})") from error
 

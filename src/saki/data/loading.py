@@ -160,7 +160,9 @@ def _check_beginning(path: Path) -> None:
         return
     if path.suffix == ".jsonl":
         _check_lines(path)
-    raise DataLoadError(f"{str(path)!r} begins with {first!r}, expected JSON objects with a 'prompt', or a list of them")
+    raise DataLoadError(
+        f"{str(path)!r} begins with {first!r}, expected JSON objects with a 'prompt', or a list of them"
+    )
 
 
 def _check_lines(path: Path) -> None:
