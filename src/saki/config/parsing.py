@@ -196,6 +196,26 @@ class CommandParser(HfArgumentParser):
             )
         return value if list in kinds and str not in kinds else str(value)
 
+    def typed(self, key: str, value: Any, path: Path) -> Any:
+        """A value out of a file in the type of its field, as the command line reads it.
+
+        Args:
+            key: A field.
+            value: What YAML made of it.
+            path: The file, for the sentence that refuses it.
+
+        Raises:
+            UsageError: If the field takes no such value.
+        """
+        self._file, self._file_keys = path, {key}
+        plain = self._file_value(key, _plain(value), path)
+        if not isinstance(plain, str):
+            return plain
+        try:
+            return self._get_value(self._option_string_actions[f"--{key}"], plain)
+        except argparse.ArgumentError as error:
+            self.error(str(error))
+
     def _check_key(self, key: str, where: str) -> None:
         if key in ("help", "h") or f"--{key}" in self._option_string_actions:
             return

@@ -169,6 +169,8 @@ class SakiConfig(TrainingArguments, PoolOptions, ExactOptions):
         named = [self.report_to] if isinstance(self.report_to, str) else list(self.report_to or [])
         available = ("none", "all", *get_available_reporting_integrations())
         for tracker in named:
+            if not isinstance(tracker, str):
+                raise ValueError(f"report_to must name trackers, got {self.report_to!r}")
             if tracker not in INTEGRATION_TO_CALLBACK and tracker not in available:
                 raise ValueError(unknown_option(tracker, sorted(INTEGRATION_TO_CALLBACK), "report_to"))
             if tracker not in available:
