@@ -174,6 +174,7 @@ def test_files_that_cannot_be_shown_are_one_sentence(tmp_path, capsys, damage, m
     [
         ([], "needs rollouts first"),
         (["RUN", "--steps", "1,x"], "steps must be whole numbers separated by commas"),
+        (["RUN", "--steps", "²"], "steps must be whole numbers separated by commas"),
         (["RUN", "--limit", "0"], "limit"),
         (["RUN", "--step", "1"], "steps"),
         (["RUN", "--answers", "lab", "--samples", "s.parquet"], "give one of the two"),

@@ -363,7 +363,7 @@ class BenchBridgeArguments:
         check_number("trust_region_radius", self.trust_region_radius, least=0)
         check_device(self.device)
         for word in self.vocab.split(","):
-            if not word.strip().isdigit() or int(word) < 2:
+            if not word.strip().isdecimal() or int(word) < 2:
                 raise ValueError(f"vocab must be sizes of at least 2, separated by commas, got {self.vocab!r}")
 
 

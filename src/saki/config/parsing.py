@@ -6,11 +6,12 @@ import argparse
 import contextlib
 import dataclasses
 import enum
+import functools
 import io
 import re
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -41,9 +42,9 @@ class UsageError(ValueError):
 class CommandParser(HfArgumentParser):
     """Parses ``[CONFIG.yaml] --key value ...`` into dataclasses.
 
-    Field names are the keys, with underscores or dashes. Values of the command line win over the file, the file
-    over the defaults. ``--help`` lists the fields of saki; those that come from the library's
-    ``TrainingArguments`` are accepted without being listed.
+    Field names are the keys, with underscores or dashes; ``null`` is none where an option may be that. Values of the
+    command line win over the file, the file over the defaults. ``--help`` lists the fields of saki; those that come
+    from the library's ``TrainingArguments`` are accepted without being listed.
 
     Args:
         kinds: Dataclasses to fill; their field names must not overlap.
@@ -76,6 +77,9 @@ class CommandParser(HfArgumentParser):
             field.name: field.default for kind in set_aside for field in dataclasses.fields(kind) if field.init
         }
         self.set_aside: dict[str, Any] = {}
+        for action in self._actions:
+            if action.type is not None and action.nargs != "+" and type(None) in _members(self._hints[action.dest]):
+                action.type = _or_null(action.type)  # type: ignore[arg-type]
         self._file: Path | None = None
         self._file_keys: set[str] = set()
 
@@ -226,6 +230,16 @@ def _members(hint: Any) -> list[type]:
     """The plain types in a hint: ``list[str] | None`` has list and NoneType."""
     parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     return [typing.get_origin(part) or part for part in parts]
+
+
+def _or_null(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Reads ``null`` as None, as YAML does; the rest as ``kind``, under its name in argparse's complaints."""
+
+    @functools.wraps(kind)
+    def read(text: str) -> Any:
+        return None if text == "null" else kind(text)
+
+    return read
 
 
 def _is_negative_number(word: str) -> bool:

@@ -52,6 +52,6 @@ class ViewArguments:
         if self.steps is None:
             return None
         words = [word.strip() for word in self.steps.split(",")]
-        if not all(word.isdigit() for word in words):
+        if not all(word.isdecimal() for word in words):
             raise ValueError(f"steps must be whole numbers separated by commas, got {self.steps!r}")
         return {int(word) for word in words}
