@@ -37,7 +37,7 @@ test: $(STAMP)
 	$(PYTEST) $(ARGS)
 
 slow: $(STAMP)
-	$(PYTEST) -m "slow and not gpu" --timeout=1800 $(ARGS)
+	$(PYTEST) -m slow --timeout=1800 $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check

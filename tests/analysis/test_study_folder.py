@@ -57,14 +57,18 @@ def test_runs_that_are_no_part_of_the_study_stay_out(folder):
     source = folder / "runs" / "lab-a" / "saki" / f"seed-{made.SEEDS[0]}" / "result.json"
     other = folder / "runs" / "lab-a" / "gone" / "seed-0"
     shorter = folder / "runs" / "lab-a" / "saki" / "seed-77"
-    for path in (other, shorter):
+    copies = [source.parents[1] / f"seed-{name}" for name in ("1-old", "²")]
+    for path in (other, shorter, *copies):
         path.mkdir(parents=True)
+    for path in copies:
+        for name in ("result.json", "metrics.jsonl"):
+            (path / name).write_text((source.parent / name).read_text())
     (other / "result.json").write_text(source.read_text())
     stored = json.loads(source.read_text())
     stored["steps"].popitem()
     (shorter / "result.json").write_text(json.dumps(stored))
     study = read_study_folder(folder)
-    assert study.scores == whole.scores
+    assert (study.scores, study.runs) == (whole.scores, whole.runs)
     assert study.notes == ()
 
 

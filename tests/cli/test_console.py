@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
-from saki.cli.console import fresh_folder, progress_bar
+from saki.cli.console import fresh_folder, page_target, progress_bar
 
 
 def test_a_bar_shows_rate_and_time_left(capfd):
@@ -30,6 +31,24 @@ def test_a_folder_is_tried_and_left_as_it_was(tmp_path):
     (folder / "x").touch()
     with pytest.raises(ValueError, match="is not empty; give the test another --out"):
         fresh_folder(str(folder), "the test")
+
+
+def test_a_page_is_tried_and_left_as_it_was(tmp_path):
+    page = tmp_path / "a" / "page.html"
+    assert page_target(page) == page
+    assert list(tmp_path.iterdir()) == []
+    page.parent.mkdir()
+    page.write_text("old")
+    assert page_target(page).read_text() == "old"
+    for path, message in (
+        (page.parent, "it is a folder; give the name of a page"),
+        (page / "b.html", "is a file; give another folder"),
+        (Path("/dev/null"), "it is no plain file; give the name of a page"),
+        (Path("/proc/x.html"), "cannot write to /proc"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            page_target(path)
+    assert page.read_text() == "old"
 
 
 def test_ranks_that_try_a_folder_at_the_same_time_do_not_disturb_each_other(tmp_path):

@@ -119,7 +119,12 @@ def test_regrade_needs_nothing_but_the_folder(capsys, argv, tmp_path, monkeypatc
     # Where to is tried before anything is graded.
     monkeypatch.setattr("saki.cli.regrade.regrade_samples", None)
     told(capsys, [*regrade, "--out", "/proc/x"], "cannot write to /proc/x")
-    told(capsys, [*regrade_copy, "--out", str(out)], "holds an evaluation of its own")
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "evaluation.json").write_text("{}")
+    for taken in (out, foreign):
+        told(capsys, [*regrade_copy, "--out", str(taken)], f"{taken} is not empty; give saki eval regrade another")
+    assert [path.name for path in foreign.iterdir()] == ["evaluation.json"]
     monkeypatch.undo()
 
     # A benchmark that nobody named is not handed to the lab's grader.

@@ -96,6 +96,8 @@ def test_mistakes_are_one_sentence(study, tmp_path, capsys):
     ):
         path.write_text(text)
         assert message in refused(capsys, [str(path)])
+    for out in (str(path), "/proc/x"):
+        assert "cannot write to" in refused(capsys, [str(study), "--out", out])
     assert "is neither a study nor a run" in refused(capsys, [str(tmp_path)])
     assert "method names 'sakki', which is no arm" in refused(capsys, [str(study), "--method", "sakki"])
     assert "only names 'skd', which is no arm" in refused(capsys, [str(study), "--only", "skd"])

@@ -143,8 +143,11 @@ EXACT = "exact mode samples and scores the full vocabulary at temperature 1"
     (["demo", "--max_steps", "0"], "max_steps must be at least 1"),
     (["demo", "--max_step", "3"], "did you mean 'max_steps'"),
     (["demo", "--num_problems", "0"], "num_problems must be at least 1"),
+    (["demo", "--num_problems", "2000"], "num_problems: the test split of 'gcd' gave"),
+    (["demo", "--seed", "99999999999"], "seed must be below"),
     (["demo", "--method", "sakki"], "did you mean 'saki'"),
     (["lab", "build", "--seed", "-1"], "seed must be at least 0"),
+    (["lab", "build", "--num_problems", "2000"], "num_problems: the test split of 'gcd' gave"),
     (["lab", "biuld"], "biuld"),
 )
 def test_commands_and_their_options(refused, argv, phrase):
@@ -213,6 +216,14 @@ def test_configuration_files(refused, argv, phrase):
     (train(accelerator_config="no_such.json"), "a setting names the file 'no_such.json', which is not there"),
     (train(metric_for_best_model="mean"), "metric_for_best_model can only be loss"),
     (train(eval_strategy="steps"), "eval_strategy is steps, but there is no eval_dataset"),
+    (train(eval_on_start="true"), "eval_on_start is true, but there is no eval_dataset"),
+    (train(optim_args="foo"), "optim_args must be key=value pairs separated by commas, got 'foo'"),
+    (train(dataloader_num_workers=-1), "dataloader_num_workers must be at least 0"),
+    (train(lr_scheduler_kwargs="foo"), "lr_scheduler_kwargs is not valid JSON"),
+    (train(gradient_checkpointing_kwargs="foo"), "gradient_checkpointing_kwargs is not valid JSON"),
+    (train(eval_strategy="steps", eval_dataset="lab/development", eval_steps=0), "eval_steps must be above 0"),
+    (train(eval_strategy="steps", eval_dataset="lab/development", eval_steps="nan"), "eval_steps must be finite"),
+    (train(num_train_epochs=2), "num_train_epochs is 2, but saki counts steps, and max_steps is 1"),
     (train(eval_strategy="nonsense"), "eval_strategy got 'nonsense'; choose one of"),
     (train(eval_dataset="lab/developement"), "there is no prompt set 'lab/developement' in the lab"),
     (train(eval_dataset="@no_column.jsonl"), "has no 'prompt' column, only ['question', 'solution']"),
@@ -309,6 +320,10 @@ def test_output_paths(refused, made, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.TemporaryDirectory", denied)
     assert "Permission denied; give another folder with --out" in refused(small)
     assert "Permission denied; give another folder with --out" in refused(train())
+
+
+def test_a_start_that_the_library_refuses_leaves_no_folder(refused):
+    refused(train(optim="rmsprop", optim_args="alpha=x"))  # told by the optimizer, when the trainer has made the folder
 
 
 def test_a_failed_start_does_not_stand_in_the_way_of_the_corrected_one(made, tmp_path, capfd):

@@ -36,6 +36,9 @@ def test_defaults_file_and_command_line_in_that_order(tmp_path):
     assert parse(str(path), "--num_generations", "2").num_generations == 2
     assert parse("--trust-region-radius=0.5", "--save").trust_region_radius == 0.5
     assert parse("--save", "false").save is False
+    assert parse(str(path), "--suffix", "x").suffix == "x"
+    path.write_text("suffix: x\n")
+    assert parse(str(path), "--suffix", "null").suffix is None
 
 
 @pytest.mark.parametrize(
@@ -43,6 +46,7 @@ def test_defaults_file_and_command_line_in_that_order(tmp_path):
     [
         (["--num_generation", "4"], "unknown key 'num_generation' in the command line; did you mean 'num_generations'"),
         (["--zzz", "4"], "unknown key 'zzz'"),
+        (["--num_generations", "null"], "num_generations must be a whole number, got 'null'"),
         (["--num_generations", "four"], "num_generations must be a whole number, got 'four'"),
         (["--num_generations"], "num_generations needs a value; write it as --key value"),
         (["missing.yaml"], "no configuration file missing.yaml"),
@@ -74,7 +78,7 @@ def test_train_takes_every_library_field_and_writes_what_it_resolved(tmp_path):
     parser = CommandParser([CommonArguments, TrainArguments, SakiConfig], "saki train", "Train.", "saki train")
     common, train, config = parser.parse(
         ["--model", "a", "--method", "opd", "--max-steps", "7", "--use_cpu", "--adam_beta2", "0.98",
-         "--output_dir", str(tmp_path / "run"), "--chat_template_kwargs", '{"enable_thinking": true}']
+         "--resume", "--output_dir", str(tmp_path / "run"), "--chat_template_kwargs", '{"enable_thinking": true}']
     )  # fmt: skip
     assert (train.model, config.method, config.max_steps, config.adam_beta2) == ("a", "opd", 7, 0.98)
     assert config.chat_template_kwargs == {"enable_thinking": True}
@@ -83,6 +87,11 @@ def test_train_takes_every_library_field_and_writes_what_it_resolved(tmp_path):
     assert stored["method"] == "opd"
     assert stored["adam_beta2"] == 0.98
     assert stored["model"] == "a"
+    assert parser.parse(["--advantage_clip", "null"])[2].advantage_clip is None
+    with pytest.raises(UsageError, match="advantage_clip must be a number, got 'none'"):
+        parser.parse(["--advantage_clip", "none"])
+    assert train.resume
+    assert "resume" not in stored  # a run that takes the file begins by itself
     again = parser.parse([str(tmp_path / "r.yaml")])[2]
     assert (again.method, again.max_steps, again.learning_rate) == ("opd", 7, config.learning_rate)
 

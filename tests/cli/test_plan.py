@@ -67,6 +67,36 @@ def test_a_file_without_a_model_is_told(capsys, tmp_path):
     assert "saki plan needs --model" in capsys.readouterr().err
 
 
+def test_the_file_of_a_run_is_taken_as_it_is_and_its_folder_left_alone(capsys, tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    file = folder / "config.resolved.yaml"
+    pair = "model: qwen3-1.7b\nteacher_model: qwen3-4b\n"
+    file.write_text(f"{pair}method: saki\nout: {folder}\njson: true\ntraceback: true\n")
+    assert main(["plan", str(file)]) == 0
+    assert "{" not in capsys.readouterr().out
+    assert [path.name for path in folder.iterdir()] == ["config.resolved.yaml"]
+    file.write_text(f"{pair}out: {tmp_path / 'plan'}\n")  # its own file says where
+    assert main(["plan", str(file)]) == 0
+    assert (tmp_path / "plan" / "plan.txt").is_file()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("'{\"top_k\": 3}'", None),
+        ("{top_k: 3}", None),
+        ("foo", "method_options is not valid JSON"),
+        ("[1]", "method_options must be a JSON object, got [1]"),
+    ],
+)
+def test_options_of_a_method_may_be_json_as_for_a_training(capsys, tmp_path, options, message):
+    file = tmp_path / "run.yaml"
+    file.write_text(f"method: skd\nmethod_options: {options}\nmodel: qwen3-1.7b\nteacher_model: qwen3-4b\n")
+    assert main(["plan", str(file)]) == (0 if message is None else 2)
+    assert message is None or message in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from saki.cli.study_files import begin, check_half_done, finished, scores
 from saki.cli.study_pool import PoolState, WorkerPool
 from saki.cli.study_run import execute
 from saki.config.study import read_study
+from saki.lab import student_path
 
 SMALL = {
     "prompts_per_step": 4,
@@ -213,18 +215,27 @@ def test_mistakes_are_one_sentence_and_exit_code_2(tmp_path, capsys):
     probing = str(write_study(tmp_path / "probing", overrides={"probe": str(tmp_path / "none")}))
     (tmp_path / "promptless").mkdir()
     promptless = str(write_study(tmp_path / "promptless", dataset="/none.parquet"))
+    (tmp_path / "headless").mkdir()
+    headless = str(write_study(tmp_path / "headless", students=["lab/student", unspoken(tmp_path / "gone")]))
     for argv, message in (
         (["study", path], "did you mean 'saki'"),
         (["study"], "needs a study file"),
         (["study", path, "--jobs", "0"], "jobs must be at least 1"),
         (["study", str(tmp_path / "none.yaml")], "there is no configuration file"),
         (["study", promptless, "--out", str(tmp_path / "study")], "there is no data set at '/none.parquet'"),
+        (["study", headless, "--out", str(tmp_path / "study")], "has no tokenizer (tokenizer.json)"),
         (["study", probing, "--out", str(tmp_path / "study")], "there is no probe in"),
     ):
         assert main(argv) == 2
         error = capsys.readouterr().err
         assert message in error
         assert len(error.strip().splitlines()) == 1
+
+
+def unspoken(folder):
+    """The lab's student without a tokenizer."""
+    shutil.copytree(student_path(), folder, ignore=shutil.ignore_patterns("tokenizer*"))
+    return str(folder)
 
 
 def test_a_failed_run_is_said_at_once(tmp_path, capsys):
@@ -266,7 +277,9 @@ def test_tables_of_what_is_there(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_a_run_that_fails_is_reported_and_the_rest_go_on(tmp_path, capsys):
-    """The second student is not there; its runs fail, the first one's finish, and a stage leaves the others open."""
+    """The second student is cut short; its runs fail, the first one's finish, and a stage leaves the others open."""
+    shutil.copytree(student_path(), tmp_path / "gone")
+    (tmp_path / "gone" / "model.safetensors").write_bytes(b"")
     path = write_study(tmp_path, students=["lab/student", str(tmp_path / "gone")], max_steps=2, evaluate_at=[1])
     out = tmp_path / "out"
     stage = ["study", str(path), "--out", str(out), "--json", "--only", "opd", "--only_seeds", "0"]

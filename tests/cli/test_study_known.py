@@ -120,6 +120,8 @@ def test_files_that_are_none(tmp_path, capsys):
     pq.write_table(table.set_column(0, "student", pa.array([None] * len(table), pa.string())), gaps)
     typed = tmp_path / "typed.parquet"
     pq.write_table(table.set_column(3, "seed", pa.array(["0"] * len(table))), typed)
+    damaged = tmp_path / "damaged.parquet"
+    damaged.write_bytes(b"PAR1")
     for value, words in (
         ("", "known holds an empty name"),
         (f"{known},", "known holds an empty name"),
@@ -127,6 +129,7 @@ def test_files_that_are_none(tmp_path, capsys):
         ("n" * 300, "File name too long"),
         (gaps, "columns of other types, or with gaps"),
         (typed, "columns of other types, or with gaps"),
+        (damaged, "or leave it out of --known"),  # nothing here can write it again
     ):
         code, said = study(capsys, path, "--known", value, "--out", tmp_path / "out")
         assert (code, said.count("\n")) == (2, 1)

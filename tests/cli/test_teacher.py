@@ -51,7 +51,7 @@ def test_train_measure_and_resume(capsys, tmp_path, monkeypatch):
     resolved = out / "config.resolved.yaml"
     assert yaml.safe_load(resolved.read_text())["prompts_per_step"] == 2
     again = ["teacher", str(resolved), "--out", str(tmp_path / "again"), "--max_steps", "1"]
-    assert main([*again, "--resume", "false", "--model", "lab/student", "--num_problems", "0"]) == 0
+    assert main([*again, "--model", "lab/student", "--num_problems", "0"]) == 0
 
 
 @needs_trl
@@ -131,6 +131,7 @@ def test_sigterm_ends_the_step_with_a_checkpoint_and_resume_goes_on(capsys, tmp_
         (["--model", "lab/student", "--dataset", "lab", "--reward", "json"], "cannot be imported"),
         (["--model", "lab/student", "--dataset", "lab", "--reward", "saki:__version__"], "is a str, expected a func"),
         (["--model", "lab/student", "--dataset", "x.parquet", "--num_problems", "3"], "needs --dataset lab"),
+        (["--model", "lab/student", "--num_problems", "2000"], "num_problems: the test split of 'gcd' gave"),
         (["--model", "lab/student", "--dataset", "lab", "--grading_seconds", "0"], "grading_seconds must be at least"),
         (["--num_generation", "3"], "did you mean 'num_generations'"),
         (["--model", "lab/half"], "there is no model 'lab/half' in the lab"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,6 +16,7 @@ from saki.lab import student_path, training_problems
 from saki.models import load_tokenizer
 from saki.rollout import write_rollouts
 from tests.analysis.trace import made_rollouts as made
+from tests.cli.spoken import refused
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +113,23 @@ def test_several_runs_in_one_page(lab_run, tmp_path):
     assert main(["view", str(lab_run), str(tmp_path), "-o", str(out), "--steps", "9"]) == 2  # not in the first
 
 
+def test_the_page_of_several_runs_leaves_those_of_the_runs_alone(lab_run, tmp_path):
+    for name in ("a", "b"):
+        shutil.copytree(lab_run, tmp_path / name)
+        (tmp_path / name / "trace.html").write_text("its own")
+    assert main(["view", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
+    assert len(verdicts_of(tmp_path / "traces.html")[1]["files"]) == 2
+    assert {(tmp_path / name / "trace.html").read_text() for name in ("a", "b")} == {"its own"}
+
+
+@pytest.mark.parametrize("command", ["view", "report"])
+def test_a_page_that_cannot_be_written_is_told_before_the_work(lab_run, tmp_path, capsys, monkeypatch, command):
+    monkeypatch.setattr("saki.cli.view.read_trace", None)
+    monkeypatch.setattr("saki.cli.report.write_report", None)
+    for out in (str(tmp_path), "/proc/x.html", "/dev/null/x.html"):
+        assert "saki: cannot write to" in refused(capsys, [command, str(lab_run), "-o", out])
+
+
 def _write_parquet(path, **change):
     table = pa.table({"completion_ids": [[1]]})
     return pq.write_table(table.replace_schema_metadata(change.get("metadata")), path)
@@ -155,6 +174,7 @@ def test_files_that_cannot_be_shown_are_one_sentence(tmp_path, capsys, damage, m
     [
         ([], "needs rollouts first"),
         (["RUN", "--steps", "1,x"], "steps must be whole numbers separated by commas"),
+        (["RUN", "--steps", "²"], "steps must be whole numbers separated by commas"),
         (["RUN", "--limit", "0"], "limit"),
         (["RUN", "--step", "1"], "steps"),
         (["RUN", "--answers", "lab", "--samples", "s.parquet"], "give one of the two"),

@@ -64,6 +64,13 @@ def test_settings_reach_the_trainer(tmp_path):
     assert all(config.save_rollouts_steps == 0 and config.seed == 1 for config in configs.values())
 
 
+def test_settings_have_the_types_of_a_training_file(tmp_path):
+    overrides = {"bf16": "false", "adam_beta1": "0.8", "prompt_suffix": "5e4", "weight_decay": 0, "use_cpu": True}
+    made = study(tmp_path, overrides=overrides).arms[0].settings
+    assert made == {"bf16": False, "adam_beta1": 0.8, "prompt_suffix": "5e4", "weight_decay": 0, "use_cpu": True}
+    assert type(made["weight_decay"]) is int  # as it is written: runs that are finished keep their fingerprint
+
+
 def test_a_run_survives_json_and_its_fingerprint_holds_every_setting(tmp_path):
     first = study(tmp_path).runs[-1]
     again = StudyRun.from_json(first.to_json())
@@ -121,6 +128,13 @@ def test_seeds(value, seeds):
         ({"methods": [{"method": "opd", 5: 3}]}, "unknown key 5 of opd"),
         ({"methods": [{"method": "skd", "method_options": [1]}]}, "method_options of skd in .* 'option: value' lines"),
         ({"overrides": {"warmup_steps": date(2020, 1, 1)}}, "warmup_steps of opd in .* is a date"),
+        ({"overrides": {"warmup_steps": "abc"}}, "warmup_steps must be a number, got 'abc' .in .*study.yaml"),
+        ({"overrides": {"adam_beta1": "abc"}}, "adam_beta1 must be a number, got 'abc'"),
+        ({"overrides": {"bf16": "nein"}}, "bf16 must be true or false, got 'nein'"),
+        ({"overrides": {"learning_rate": None}}, "learning_rate in .* is empty"),
+        ({"overrides": {"lr_scheduler_kwargs": "foo"}}, "opd of .*: lr_scheduler_kwargs is not valid JSON"),
+        ({"overrides": {"report_to": [1]}}, r"opd of .*: report_to must name trackers, got \[1\]"),
+        ({"overrides": {"eval_strategy": "steps"}}, "'eval_strategy' in .* is set by the study itself"),
     ],
 )
 def test_mistakes(tmp_path, keys, message):

@@ -101,6 +101,23 @@ def test_unreadable_files_are_named(tmp_path):
         load_prompt_dataset(tmp_path / "empty")
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.jsonl", "null\n", "line 1 of .* holds a NoneType, expected an object"),
+        ("b.jsonl", '\n\n  null\n{"prompt": "a"}\n', "line 3 of .* holds a NoneType, expected an object"),
+        ("c.json", "null", "begins with 'n', expected JSON objects"),
+        ("d.json", '"text"', "begins with '\"', expected JSON objects"),
+    ],
+)
+def test_what_begins_with_no_object_is_refused_before_the_reader(tmp_path, monkeypatch, name, text, message):
+    """At a null the reader would end the process, and with it the tests."""
+    monkeypatch.setattr("datasets.load_dataset", None)
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataLoadError, match=message):
+        load_prompt_dataset(tmp_path / name)
+
+
 def test_lines_of_blanks_are_skipped(tmp_path):
     lines = [json.dumps(row) for row in ROWS]
     (tmp_path / "data.jsonl").write_text("\n   \n".join(lines) + "\n \t\n\n")

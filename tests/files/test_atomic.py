@@ -109,3 +109,6 @@ def test_other_errors_keep_their_names(tmp_path):
     assert not disk_is_full(RuntimeError("odd"), tmp_path / "a")
     with pytest.raises(RuntimeError, match="odd"), whole_file(tmp_path / "a"):
         raise RuntimeError("odd")
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError):  # and not that no hidden file could be taken away there
+        write_text(tmp_path / "file" / "a", "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -120,12 +120,19 @@ def read_study_folder(folder: Path) -> StudyFolder:
 def _runs(folder: Path) -> dict[tuple[str, str], dict[int, Path]]:
     """Run folders with metrics, by arm; seeds rise."""
     found: dict[tuple[str, str], dict[int, Path]] = {}
-    for path in sorted((folder / "runs").glob(f"*/*/seed-*/{METRICS}")):
+    for (student, label, seed), path in _run_files(folder, METRICS):
+        if path.stat().st_size:
+            found.setdefault((student, label), {})[seed] = path.parent
+    return {arm: dict(sorted(seeds.items())) for arm, seeds in found.items()}
+
+
+def _run_files(folder: Path, name: str) -> Iterator[tuple[tuple[str, str, int], Path]]:
+    """Files of that name in run folders, with student, label and seed; copies whose names end in no seed stay out."""
+    for path in sorted((folder / "runs").glob(f"*/*/seed-*/{name}")):
         student, label, seed = path.parts[-4:-1]
         number = seed.removeprefix("seed-")
-        if number.isdigit() and path.stat().st_size:
-            found.setdefault((student, label), {})[int(number)] = path.parent
-    return {arm: dict(sorted(seeds.items())) for arm, seeds in found.items()}
+        if number.isdecimal():
+            yield (student, label, int(number)), path
 
 
 def _finished(folder: Path, known: Sequence[SetScore], order: Collection[str]) -> tuple[list[SetScore], int]:
@@ -138,9 +145,8 @@ def _finished(folder: Path, known: Sequence[SetScore], order: Collection[str]) -
     shapes = {_shape(of_run) for (_, label, _), of_run in there.items() if label not in UNTRAINED}
     scores: list[SetScore] = []
     count = 0
-    for path in sorted((folder / "runs").glob(f"*/*/seed-*/{RESULT}")):
-        student, label, seed = path.parts[-4:-1]
-        run = student, label, int(seed.removeprefix("seed-"))
+    for run, path in _run_files(folder, RESULT):
+        label = run[1]
         if run in there or (order and label not in (*order, *UNTRAINED)):
             continue
         found = run_scores(path, *run)

@@ -147,8 +147,12 @@ def write_results(path: Path, scores: Sequence[SetScore]) -> None:
         pq.write_table(pa.Table.from_pydict(columns, schema=SCHEMA), unfinished)
 
 
-def read_results(path: Path) -> list[SetScore]:
+def read_results(path: Path, remedy: str = "saki study with --tables_only writes it again") -> list[SetScore]:
     """Read the scores of a study back.
+
+    Args:
+        path: ``results.parquet``.
+        remedy: What the user can do about a file that cannot be read.
 
     Raises:
         ValueError: If the file is missing, empty, damaged or holds other columns. A file without fingerprints, as
@@ -158,27 +162,22 @@ def read_results(path: Path) -> list[SetScore]:
         if not path.is_file():
             raise ValueError(f"there is no results file {path}")
         if path.stat().st_size == 0:
-            raise ValueError(f"{path} is empty; saki study with --tables_only writes it again")
+            raise ValueError(f"{path} is empty; {remedy}")
         table = pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
         reason = " ".join(str(error).split()).rstrip(".")
-        raise ValueError(
-            f"{path} is not a readable parquet file ({reason}); saki study with --tables_only writes it again"
-        ) from error
+        raise ValueError(f"{path} is not a readable parquet file ({reason}); {remedy}") from error
     if "fingerprint" not in table.schema.names:
         table = table.append_column("fingerprint", pa.array([""] * len(table), pa.string()))
     if set(table.schema.names) != set(SCHEMA.names):
         absent = [name for name in SCHEMA.names if name not in table.schema.names]
         other = [name for name in table.schema.names if name not in SCHEMA.names]
         raise ValueError(
-            f"{path} is of another version: it lacks the columns {absent} and has {other} instead; saki study with "
-            "--tables_only writes it again"
+            f"{path} is of another version: it lacks the columns {absent} and has {other} instead; {remedy}"
         )
     table = table.select(SCHEMA.names)
     if table.schema != SCHEMA or any(column.null_count or _nulls_inside(column) for column in table.columns):
-        raise ValueError(
-            f"{path} holds columns of other types, or with gaps; saki study with --tables_only writes it again"
-        )
+        raise ValueError(f"{path} holds columns of other types, or with gaps; {remedy}")
     derived = ("num_problems", "mean_at_k", "pass_at_k")
     rows = [{name: value for name, value in row.items() if name not in derived} for row in table.to_pylist()]
     return [SetScore(**{**row, "num_right": tuple(row["num_right"])}) for row in rows]

@@ -89,7 +89,8 @@ def make_pair(
     device = device or torch.device("cpu")
     if preset not in PRESETS:
         raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {preset!r}")
-    if (preset == "smollm2") != (model is not None and teacher_model is not None):
+    folders = (model, teacher_model)
+    if None in folders if preset == "smollm2" else folders != (None, None):
         raise ValueError(
             f"preset {preset!r} takes "
             + ("two folders; give --model and --teacher_model" if preset == "smollm2" else "no folders; leave them out")

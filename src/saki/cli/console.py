@@ -88,6 +88,19 @@ def holdings(folder: Path) -> list[str]:
     return []
 
 
+def page_target(page: Path) -> Path:
+    """A page that a command wants to write; whether it can be is tried without a trace.
+
+    Raises:
+        ValueError: If a folder or device has its name, or if its folder cannot be made or written.
+    """
+    holdings(page.parent)
+    if page.exists() and not page.is_file():
+        what = "a folder" if page.is_dir() else "no plain file"
+        raise ValueError(f"cannot write to {page}: it is {what}; give the name of a page with --out")
+    return page
+
+
 def pick_device(name: str) -> torch.device:
     """``auto`` takes a CUDA device where there is one.
 

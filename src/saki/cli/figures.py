@@ -15,7 +15,7 @@ from saki.analysis.metrics_file import merge_steps, read_metrics
 from saki.analysis.publication import Drawing, publish
 from saki.analysis.step_times import benchmark_steps, draw_step_times, run_steps
 from saki.analysis.study_folder import METRICS, StudyFolder, is_study, read_study_folder
-from saki.cli.console import print_json
+from saki.cli.console import holdings, print_json
 from saki.config.figures import FiguresArguments
 from saki.config.parsing import UsageError
 from saki.config.paths import PathsParser
@@ -41,6 +41,9 @@ def parser() -> PathsParser:
 def run(argv: Sequence[str]) -> int:
     """Run the command."""
     paths, args = parser().parse(argv)
+    out = Path(args.out) if args.out else _home(paths[0]) / "figures"
+    if paths[0].exists():  # one that is absent is told below
+        holdings(out)
     drawings: list[Drawing] = []
     left_out: dict[str, str] = {}
     for path in dict.fromkeys(paths):
@@ -51,7 +54,6 @@ def run(argv: Sequence[str]) -> int:
         print(f"not drawn: {what}: {why}")
     if not drawings:
         raise UsageError(f"nothing could be drawn, for example {'; '.join(list(left_out.values())[:1])}")
-    out = Path(args.out) if args.out else _home(paths[0]) / "figures"
     written = publish(out, drawings)
     names = [drawing.name for drawing in drawings]
     print(f"{', '.join(names)}: {len(written)} files in {out}")

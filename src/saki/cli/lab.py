@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from saki import lab
 from saki.cli.console import fresh_folder, print_json
 from saki.config import CommandParser, UsageError
-from saki.config.commands import CommonArguments, LabBuildArguments
+from saki.config.commands import CommonArguments
+from saki.config.inputs import LabBuildArguments
 
 SUMMARY = "Rebuild the embedded models from a seed (all of them: about 25 minutes on one core)."
 EXAMPLE = "saki lab build --seed 0 --out runs/lab"

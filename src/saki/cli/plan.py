@@ -14,6 +14,7 @@ from saki.files import write_text
 from saki.methods import get_method
 from saki.planning import DTYPE_BYTES, PRESETS, Device, Plan, PlanRequest, load_shape, make_plan
 from saki.training import SakiConfig
+from saki.training.config import json_object
 from saki.types import check_number
 
 SUMMARY = "Predict memory and speed of a pair on a device, and what to change if it does not fit."
@@ -45,7 +46,8 @@ def run(argv: Sequence[str]) -> int:
     if pool and plan.request.layout == "colocated":
         both = sum(item.num_bytes for item in plan.memory[0].items) / 1e9
         text += f"\nreplicas of a pool do not share the trainer's memory: on the same devices up to {both:.1f} GB each"
-    if "method" in training and get_method(training["method"], training.get("method_options")).behavior == "student":
+    options_of_method = json_object("method_options", training.get("method_options"))
+    if "method" in training and get_method(training["method"], options_of_method).behavior == "student":
         time = plan.time
         seconds = time.student_only_s + time.update_s + time.sync_s
         text += f"\n{training['method']} rolls out the student alone: {seconds:.1f} s a step, and the teacher's scoring"

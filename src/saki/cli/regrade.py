@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from saki import lab
-from saki.cli.console import holdings, print_json
-from saki.cli.eval_folder import INPUTS, RESULT, SAMPLES, finished_evaluation, read_records, write_records
+from saki.cli.console import fresh_folder, holdings, print_json
+from saki.cli.eval_folder import RESULT, SAMPLES, finished_evaluation, read_records, write_records
 from saki.config import CommandParser, UsageError
 from saki.config.commands import CommonArguments, RegradeArguments
 from saki.evaluation import (
@@ -79,15 +79,15 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _target(folder: Path, out: str | None) -> Path:
-    """Where to write, tried before anything is graded.
+    """Where to write, tried before anything is graded: the evaluation's own folder, or an empty one.
 
     Raises:
-        ValueError: If it cannot be written, or holds another evaluation, whose samples would be replaced.
+        ValueError: If it cannot be written, or if it is another folder and holds something, which would be replaced.
     """
-    target = Path(out) if out else folder
-    if INPUTS in holdings(target) and target.resolve() != folder.resolve():
-        raise UsageError(f"{target} holds an evaluation of its own; give saki eval regrade another --out")
-    return target
+    if out and Path(out).resolve() != folder.resolve():
+        return fresh_folder(out, "saki eval regrade")
+    holdings(folder)
+    return folder
 
 
 def _benchmark(samples: SampleSet, specs: dict[str, BenchmarkSpec], pool: GradingPool | None) -> Benchmark:

@@ -10,7 +10,7 @@ from saki.analysis.comparison_report import write_comparison_report, write_study
 from saki.analysis.report import REPORT, write_report
 from saki.analysis.rollout_samples import Decode
 from saki.analysis.study_folder import is_study
-from saki.cli.console import print_json
+from saki.cli.console import page_target, print_json
 from saki.cli.view import run_settings, run_tokenizer
 from saki.config.parsing import UsageError
 from saki.config.paths import PathsParser
@@ -36,16 +36,17 @@ def run(argv: Sequence[str]) -> int:
     for path in paths:
         if path.is_file():
             raise UsageError(f"{path} is a file; saki report takes the folder of a run or of a study")
-    out = Path(args.out) if args.out else None
     studies = [path for path in paths if is_study(path)]
     if studies and len(folders) > 1:
         raise UsageError(f"{studies[0]} is a study; give one study alone, or runs, such as those in {studies[0]}/runs")
+    several = Path(os.path.commonpath([path.parent for path in folders])) / COMPARISON
+    out = Path(args.out) if args.out else several if len(folders) > 1 else paths[0] / REPORT
+    if paths[0].is_dir():  # one that is absent is told below
+        page_target(out)
     if studies:
-        page = write_study_report(studies[0], out or studies[0] / REPORT)
+        page = write_study_report(studies[0], out)
     elif len(folders) > 1:
-        page = write_comparison_report(
-            folders, out or Path(os.path.commonpath([p.parent for p in folders])) / COMPARISON
-        )
+        page = write_comparison_report(folders, out)
     else:
         page = write_report(paths[0], decode=_decode(paths[0], args.model), path=out)
     kind = "study" if studies else "runs" if len(folders) > 1 else "run"

@@ -22,7 +22,7 @@ from saki.cli.study_known import check_nothing_lost, known_scores
 from saki.cli.study_pool import PoolState, WorkerPool
 from saki.config import CommandParser, UsageError
 from saki.config.commands import CommonArguments, StudyArguments
-from saki.config.sources import prompt_rows
+from saki.config.sources import model_path, prompt_rows
 from saki.config.study import STUDENT, TEACHER, Study, StudyRun, chosen_runs, folder_name, read_study, with_reference
 from saki.files import write_text
 
@@ -192,7 +192,17 @@ def samples_at(study: Study, found: Sequence[SetScore], step: int | None) -> dic
 
 
 def _check_inputs(runs: Sequence[StudyRun]) -> None:
-    """Read prompts and probes, so that a missing or damaged one is told before the first run and not by each."""
+    """Read tokenizers, prompts and probes: a missing or damaged one is told before the first run and not by each."""
+    from saki.models import compare_tokenizers, load_tokenizer
+
+    names = {run.teacher if run.label == TEACHER else run.student for run in runs}
+    names |= {run.teacher for run in runs if run.trains}
+    tokenizers = {name: load_tokenizer(model_path(name)) for name in sorted(names)}
+    for student, teacher in sorted({(run.student, run.teacher) for run in runs if run.trains}):
+        try:
+            compare_tokenizers(tokenizers[student], tokenizers[teacher])
+        except ValueError as error:
+            raise UsageError(f"{student} cannot learn from {teacher}: {error}") from error
     for dataset in sorted({run.dataset for run in runs if run.trains}):
         prompt_rows(dataset)
     probes = {str(run.settings["probe"]) for run in runs if run.settings.get("probe") is not None}

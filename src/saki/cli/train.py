@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +45,12 @@ def run(argv: Sequence[str]) -> int:
             raise UsageError(f"saki train needs --{name}; lab/student, lab/teacher and lab name the embedded ones")
     if config.resume_from_checkpoint:
         raise UsageError("saki train goes on from the last good checkpoint of --out with --resume; give that instead")
-    if config.eval_strategy != IntervalStrategy.NO and args.eval_dataset is None:
+    evaluates = config.eval_strategy != IntervalStrategy.NO
+    if args.eval_dataset is None and (evaluates or config.eval_on_start):
+        key, value = ("eval_strategy", config.eval_strategy.value) if evaluates else ("eval_on_start", "true")
         raise UsageError(
-            f"eval_strategy is {config.eval_strategy.value}, but there is no eval_dataset; give --eval_dataset, for "
-            "example lab/development, or leave eval_strategy out"
+            f"{key} is {value}, but there is no eval_dataset; give --eval_dataset, for example lab/development, or "
+            f"leave {key} out"
         )
     folder = check_run_folder(config.run_dir, args.resume)
     student_path, teacher_path = model_path(args.model), model_path(args.teacher_model)
@@ -61,21 +64,22 @@ def run(argv: Sequence[str]) -> int:
     student = load_causal_lm(student_path, dtype="float32", revision=args.revision, **options)
     teacher = load_teacher(teacher_path, dtype=args.teacher_dtype, runs_on=config.device, **options)
     stop = StopOnSignal()
-    trainer = SakiTrainer(
-        model=student,
-        teacher_model=teacher,
-        args=config,
-        train_dataset=rows,
-        eval_dataset=eval_rows,
-        eval_grader=grader(args.eval_dataset),
-        processing_class=tokenizer,
-        teacher_processing_class=teacher_tokenizer,
-        peft_config=peft_config,
-        callbacks=[SettingsCallback(folder / "config.resolved.yaml", common, args, config), stop],
-    )
-    trainer.names = RunNames(args.model, args.teacher_model, args.dataset, git_commit())
-    with stop:
-        outcome = trainer.train(resume_from_checkpoint=args.resume and has_checkpoint(folder))
+    with _no_empty_folder(folder):
+        trainer = SakiTrainer(
+            model=student,
+            teacher_model=teacher,
+            args=config,
+            train_dataset=rows,
+            eval_dataset=eval_rows,
+            eval_grader=grader(args.eval_dataset),
+            processing_class=tokenizer,
+            teacher_processing_class=teacher_tokenizer,
+            peft_config=peft_config,
+            callbacks=[SettingsCallback(folder / "config.resolved.yaml", common, args, config), stop],
+        )
+        trainer.names = RunNames(args.model, args.teacher_model, args.dataset, git_commit())
+        with stop:
+            outcome = trainer.train(resume_from_checkpoint=args.resume and has_checkpoint(folder))
     if stop.stopped_by is None:
         trainer.save_model()
     if trainer.ranks.size > 1:
@@ -153,6 +157,19 @@ def check_run_folder(folder: Path, resume: bool) -> Path:
     if resume and "config.resolved.yaml" not in taken and not list_checkpoints(folder / "checkpoints"):
         raise UsageError(f"there is no run in {folder} to resume; check --out, or leave --resume away to start one")
     return folder
+
+
+@contextmanager
+def _no_empty_folder(folder: Path) -> Iterator[None]:
+    """When a start fails, take away the run folder and those made for it as far as they hold nothing."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            for path in missing:
+                path.rmdir()
+        raise
 
 
 def has_checkpoint(folder: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,7 +18,7 @@ from saki.analysis.trace import (
     rollout_files,
     write_trace,
 )
-from saki.cli.console import print_json
+from saki.cli.console import page_target, print_json
 from saki.cli.view_verdicts import graded_by, stored_in
 from saki.config import read_yaml
 from saki.config.paths import PathsParser
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 SUMMARY = "Write rollouts as one HTML page without network: each token with what was proposed and committed there."
 EXAMPLE = "saki view runs/mine -o trace.html"
+SEVERAL = "traces.html"
+"""The page of several sources: the trace page of a run, which its report links to, stays as it is."""
 
 
 def parser() -> PathsParser:
@@ -47,12 +50,12 @@ def run(argv: Sequence[str]) -> int:
         )
         files += [each for each in chosen if each not in files]
         notes += left_out
+    out = page_target(Path(args.out) if args.out else _page(paths))
     settings = [run_settings(path) for path in paths]
     tokenizer = run_tokenizer(paths, settings, args.model)
     with ExitStack() as stack:
         judge = run_judge(args, settings, tokenizer, stack)
         trace = read_trace(files, limit=args.limit, judge=judge, notes=notes)
-    out = Path(args.out) if args.out else _home(paths[0]) / TRACE_PAGE
     title = "Trace of " + ", ".join(path.resolve().name for path in paths)
     write_trace(out, trace, title=title, texts=None if tokenizer is None else TokenTexts(tokenizer))
     completions, tokens = len(trace.completions["row"]), len(trace.columns["committed"])
@@ -92,6 +95,13 @@ def view_run(
     trace = read_trace(files, limit=limit, always=always, judge=judge, notes=notes)
     title = f"Trace of {folder.resolve().name}"
     return write_trace(folder / TRACE_PAGE, trace, title=title, texts=TokenTexts(tokenizer))
+
+
+def _page(paths: Sequence[Path]) -> Path:
+    """The page where none is asked for: in the run folder, or in the folder that several sources share."""
+    if len(paths) == 1:
+        return _home(paths[0]) / TRACE_PAGE
+    return Path(os.path.commonpath([_home(path).resolve() for path in paths])) / SEVERAL
 
 
 def _home(path: Path) -> Path:

@@ -7,11 +7,16 @@ from typing import Any
 
 import torch
 
-from saki import lab
-from saki.config.sources import LAB_PROMPTS, LAB_STUDENT, LAB_TEACHER, check_model_name, check_prompts_name
+from saki.config.sources import (
+    LAB_PROMPTS,
+    LAB_STUDENT,
+    LAB_TEACHER,
+    check_model_name,
+    check_num_problems,
+    check_prompts_name,
+)
 from saki.methods import get_method
 from saki.types import check_number
-from saki.types.exact import did_you_mean
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 """Dtypes that the engines run in."""
@@ -278,6 +283,8 @@ class DemoArguments:
         """Refuse what can be refused without loading anything."""
         get_method(self.method)
         check_counts(self, max_steps=1, num_problems=1, seed=0)
+        check_number("seed", self.seed, below=2**32)
+        check_num_problems("num_problems", self.num_problems)
 
 
 @dataclass
@@ -365,7 +372,7 @@ class BenchBridgeArguments:
         check_number("trust_region_radius", self.trust_region_radius, least=0)
         check_device(self.device)
         for word in self.vocab.split(","):
-            if not word.strip().isdigit() or int(word) < 2:
+            if not word.strip().isdecimal() or int(word) < 2:
                 raise ValueError(f"vocab must be sizes of at least 2, separated by commas, got {self.vocab!r}")
 
 
@@ -384,25 +391,3 @@ class BenchTrainArguments(BenchPairArguments):
         check_counts(self, max_completion_length=1, steps=1)
         for name in self.methods.split(","):
             get_method(name)
-
-
-@dataclass
-class LabBuildArguments:
-    """``saki lab build``."""
-
-    seed: int = option(0, "Seed of corpora and weights.")
-    num_problems: int = option(100, "Problems per test set for the closing measurement.")
-    models: str = option("all", f"What to build, joined by commas: {', '.join(lab.MODELS)}; or all.")
-
-    def __post_init__(self) -> None:
-        """Refuse what can be refused without loading anything."""
-        check_counts(self, seed=0, num_problems=1)
-        for name in self.model_names:
-            if name not in lab.MODELS:
-                hint = did_you_mean(name, lab.MODELS, f"choose among {', '.join(lab.MODELS)}, or all")
-                raise ValueError(f"unknown model {name!r} in models; {hint}")
-
-    @property
-    def model_names(self) -> tuple[str, ...]:
-        """Names of the models to build."""
-        return lab.MODELS if self.models == "all" else tuple(name.strip() for name in self.models.split(","))

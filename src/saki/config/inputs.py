@@ -1,13 +1,21 @@
-"""What the commands take that make a run's inputs: its prompts and its teacher."""
+"""What the commands take that make a run's inputs: its prompts, its teacher and the lab's models."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from saki import lab
 from saki.config.commands import check_counts, option
-from saki.config.sources import DAPO_ON_THE_HUB, LAB_HALF_TEACHER, check_model_name, check_prompts_name
+from saki.config.sources import (
+    DAPO_ON_THE_HUB,
+    LAB_HALF_TEACHER,
+    check_model_name,
+    check_num_problems,
+    check_prompts_name,
+)
 from saki.data.preparation import LANGUAGES
 from saki.types import check_number
+from saki.types.exact import did_you_mean
 
 
 @dataclass
@@ -76,6 +84,30 @@ class TeacherArguments:
         if self.dataset is not None:
             check_prompts_name("dataset", self.dataset)
         check_counts(self, num_problems=0)
+        check_num_problems("num_problems", self.num_problems)
         if self.grading_workers is not None:
             check_counts(self, grading_workers=1)
         check_number("grading_seconds", self.grading_seconds, least=0.1)
+
+
+@dataclass
+class LabBuildArguments:
+    """``saki lab build``."""
+
+    seed: int = option(0, "Seed of corpora and weights.")
+    num_problems: int = option(100, "Problems per test set for the closing measurement.")
+    models: str = option("all", f"What to build, joined by commas: {', '.join(lab.MODELS)}; or all.")
+
+    def __post_init__(self) -> None:
+        """Refuse what can be refused without loading anything."""
+        check_counts(self, seed=0, num_problems=1)
+        check_num_problems("num_problems", self.num_problems)
+        for name in self.model_names:
+            if name not in lab.MODELS:
+                hint = did_you_mean(name, lab.MODELS, f"choose among {', '.join(lab.MODELS)}, or all")
+                raise ValueError(f"unknown model {name!r} in models; {hint}")
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """Names of the models to build."""
+        return lab.MODELS if self.models == "all" else tuple(name.strip() for name in self.models.split(","))

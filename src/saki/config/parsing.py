@@ -6,11 +6,12 @@ import argparse
 import contextlib
 import dataclasses
 import enum
+import functools
 import io
 import re
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,6 +23,7 @@ from saki.types.exact import did_you_mean, unknown_option
 
 FACT_KEYS = ("commit", "versions")
 """What a resolved configuration records beside options; ignored when it is read again."""
+_OF_ONE_CALL = ("out", "json", "traceback")  # where a command writes and how it speaks: not for another that reads it
 
 
 _COMPLAINTS = (
@@ -40,9 +42,9 @@ class UsageError(ValueError):
 class CommandParser(HfArgumentParser):
     """Parses ``[CONFIG.yaml] --key value ...`` into dataclasses.
 
-    Field names are the keys, with underscores or dashes. Values of the command line win over the file, the file
-    over the defaults. ``--help`` lists the fields of saki; those that come from the library's
-    ``TrainingArguments`` are accepted without being listed.
+    Field names are the keys, with underscores or dashes; ``null`` is none where an option may be that. Values of the
+    command line win over the file, the file over the defaults. ``--help`` lists the fields of saki; those that come
+    from the library's ``TrainingArguments`` are accepted without being listed.
 
     Args:
         kinds: Dataclasses to fill; their field names must not overlap.
@@ -75,6 +77,9 @@ class CommandParser(HfArgumentParser):
             field.name: field.default for kind in set_aside for field in dataclasses.fields(kind) if field.init
         }
         self.set_aside: dict[str, Any] = {}
+        for action in self._actions:
+            if action.type is not None and action.nargs != "+" and type(None) in _members(self._hints[action.dest]):
+                action.type = _or_null(action.type)  # type: ignore[arg-type]
         self._file: Path | None = None
         self._file_keys: set[str] = set()
 
@@ -174,6 +179,7 @@ class CommandParser(HfArgumentParser):
         if self.set_aside:
             others = {key: default for key, default in self._elsewhere.items() if key in self.keys}
             values = {**{key: each for key, each in others.items() if each is not dataclasses.MISSING}, **values}
+            values = {key: each for key, each in values.items() if key not in _OF_ONE_CALL}
         self.set_defaults(**values)
         self._file, self._file_keys = path, set(values)
 
@@ -194,6 +200,26 @@ class CommandParser(HfArgumentParser):
             )
         return value if list in kinds and str not in kinds else str(value)
 
+    def typed(self, key: str, value: Any, path: Path) -> Any:
+        """A value out of a file in the type of its field, as the command line reads it.
+
+        Args:
+            key: A field.
+            value: What YAML made of it.
+            path: The file, for the sentence that refuses it.
+
+        Raises:
+            UsageError: If the field takes no such value.
+        """
+        self._file, self._file_keys = path, {key}
+        plain = self._file_value(key, _plain(value), path)
+        if not isinstance(plain, str):
+            return plain
+        try:
+            return self._get_value(self._option_string_actions[f"--{key}"], plain)
+        except argparse.ArgumentError as error:
+            self.error(str(error))
+
     def _check_key(self, key: str, where: str) -> None:
         if key in ("help", "h") or f"--{key}" in self._option_string_actions:
             return
@@ -204,6 +230,16 @@ def _members(hint: Any) -> list[type]:
     """The plain types in a hint: ``list[str] | None`` has list and NoneType."""
     parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     return [typing.get_origin(part) or part for part in parts]
+
+
+def _or_null(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Reads ``null`` as None, as YAML does; the rest as ``kind``, under its name in argparse's complaints."""
+
+    @functools.wraps(kind)
+    def read(text: str) -> Any:
+        return None if text == "null" else kind(text)
+
+    return read
 
 
 def _is_negative_number(word: str) -> bool:
@@ -263,6 +299,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def write_resolved(path: Path, *parts: Any, facts: Mapping[str, Any] | None = None) -> None:
     """Write every field of the dataclasses as one flat YAML mapping, which the command takes again.
 
+    ``resume`` stays out: it says how this call began, and a run that takes the file begins by itself.
+
     Args:
         path: ``config.resolved.yaml``.
         *parts: Dataclass instances; later ones do not repeat keys of earlier ones.
@@ -271,8 +309,8 @@ def write_resolved(path: Path, *parts: Any, facts: Mapping[str, Any] | None = No
     values: dict[str, Any] = {name: _plain(value) for name, value in (facts or {}).items()}
     for part in parts:
         for field in dataclasses.fields(part):
-            secret = field.name.endswith("_token")
-            if field.init and not secret and field.name not in values:
+            left_out = field.name.endswith("_token") or field.name == "resume"
+            if field.init and not left_out and field.name not in values:
                 values[field.name] = _plain(getattr(part, field.name))
     write_text(path, yaml.safe_dump(values, sort_keys=True, allow_unicode=True))
 

@@ -52,6 +52,19 @@ def check_prompts_name(key: str, name: str) -> None:
         raise ValueError(f"there is no prompt set {name!r} in the lab; it has {LAB_PROMPTS} and {LAB_DEVELOPMENT}")
 
 
+def check_num_problems(key: str, number: int, split: str = "test") -> None:
+    """Refuse more problems a set than the lab has.
+
+    Raises:
+        ValueError: If the set with the fewest distinct questions has not so many.
+    """
+    available = lab.test_set if split == "test" else lab.development_set
+    try:
+        available("gcd", number)
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from error
+
+
 def model_path(name: str) -> str:
     """The folder of an embedded model, one of :data:`LAB_MODELS`; every other name stays as it is."""
     return str(lab.shipped_path(name.removeprefix("lab/"))) if name in LAB_MODELS else name

@@ -11,10 +11,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from saki import lab
-from saki.config.parsing import UsageError, read_yaml
+from saki.config.parsing import CommandParser, UsageError, read_yaml
 from saki.config.recipes import lab_config
-from saki.config.sources import LAB_MODELS, LAB_PROMPTS, LAB_STUDENT, LAB_TEACHER, check_model_name, check_prompts_name
+from saki.config.sources import (
+    LAB_MODELS,
+    LAB_PROMPTS,
+    LAB_STUDENT,
+    LAB_TEACHER,
+    check_model_name,
+    check_num_problems,
+    check_prompts_name,
+)
 from saki.training import SakiConfig
 from saki.types.exact import did_you_mean
 
@@ -22,7 +29,10 @@ TEACHER, STUDENT = "teacher", "student"
 """Labels of the two models that are evaluated without training."""
 
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
-_OWN_FIELDS = ("output_dir", "method", "seed", "max_steps", "logging_dir", "run_name")
+_OWN_FIELDS = (
+    *("output_dir", "method", "seed", "max_steps", "logging_dir", "run_name"),
+    *("eval_strategy", "eval_steps", "eval_on_start"),  # a study evaluates by itself: evaluate_at
+)
 _ARM_KEYS = ("label", "method")
 _KINDS: dict[str, tuple[Any, str]] = {
     "methods": (list, "a list"),
@@ -344,14 +354,11 @@ def _arm(entry: Any, overrides: Mapping[str, Any], path: Path) -> StudyArm:
             raise UsageError(f"method_options of {label} in {path} must hold 'option: value' lines, got {value!r}")
         if not isinstance(value, bool | int | float | str | list | dict | None):
             raise UsageError(f"{key} of {label} in {path} is a {type(value).__name__}; expected a number or a text")
-    return StudyArm(label, own["method"], {key: _number(value) for key, value in settings.items()})
-
-
-def _number(value: Any) -> Any:
-    """YAML reads 5e-4 (without a point) as text."""
-    if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", value):
-        return float(value)
-    return value
+    parser = CommandParser([SakiConfig], "saki study", "", "")
+    typed = {key: parser.typed(key, value, path) for key, value in settings.items()}
+    # What is equal stays as it is written, 1 for 1.0, since it decides the fingerprint of runs that are finished.
+    same = {key: value for key, value in settings.items() if value == typed[key]}
+    return StudyArm(label, own["method"], {**typed, **same})
 
 
 def _check_keys(keys: StudyKeys, path: Path) -> None:
@@ -372,16 +379,12 @@ def _check_keys(keys: StudyKeys, path: Path) -> None:
         raise UsageError(
             f"evaluate_at in {path} must hold steps from 1 to {keys.max_steps - 1}, got {keys.evaluate_at}"
         )
-    available = lab.test_set if keys.split == "test" else lab.development_set
-    try:
-        available("gcd", keys.num_problems)  # the set with the fewest distinct questions
-    except ValueError as error:
-        raise UsageError(f"num_problems in {path}: {error}") from error
+    _refuse(path, check_num_problems, "num_problems", keys.num_problems, keys.split)
 
 
-def _refuse(path: Path, check: Callable[[str, str], None], key: str, name: str) -> None:
+def _refuse(path: Path, check: Callable[..., None], *arguments: Any) -> None:
     try:
-        check(key, name)
+        check(*arguments)
     except ValueError as error:
         raise UsageError(f"{error} ({path})") from error
 

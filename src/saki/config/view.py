@@ -13,7 +13,9 @@ from saki.config.sources import check_model_name, check_prompts_name
 class ViewArguments:
     """``saki view ROLLOUTS ...``."""
 
-    out: str | None = option(None, "The page to write (-o): by default trace.html beside the rollouts.")
+    out: str | None = option(
+        None, "The page to write (-o): by default trace.html beside the rollouts, traces.html above several."
+    )
     model: str | None = option(None, "Whose tokenizer: a folder, a hub name, or lab/student; by default the run's.")
     steps: str | None = option(None, "Steps to show, separated by commas; by default all that there is room for.")
     limit: int | None = option(None, "Completions of each file, evenly spaced; by default all.")
@@ -50,6 +52,6 @@ class ViewArguments:
         if self.steps is None:
             return None
         words = [word.strip() for word in self.steps.split(",")]
-        if not all(word.isdigit() for word in words):
+        if not all(word.isdecimal() for word in words):
             raise ValueError(f"steps must be whole numbers separated by commas, got {self.steps!r}")
         return {int(word) for word in words}

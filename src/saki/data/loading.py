@@ -119,6 +119,8 @@ def _read(kind: str, files: list[Path]) -> Any:
     for path in files:
         if path.stat().st_size == 0:
             raise DataLoadError(f"the file {str(path)!r} is empty; expected rows with a 'prompt'")
+        if kind == "json":
+            _check_beginning(path)
     try:
         with _quiet():
             return datasets.load_dataset(kind, data_files=[str(path) for path in files], split="train")
@@ -148,6 +150,19 @@ def _quiet() -> Iterator[None]:
         library.setLevel(level)
         if not bars:
             datasets.enable_progress_bars()
+
+
+def _check_beginning(path: Path) -> None:
+    """Refuse a first value that is neither object nor list: at ``null`` the reader would end the process."""
+    with path.open(encoding="utf-8-sig", errors="replace") as stream:
+        first = next((letter for letter in iter(lambda: stream.read(1), "") if not letter.isspace()), "")
+    if first in ("", "{", "["):
+        return
+    if path.suffix == ".jsonl":
+        _check_lines(path)
+    raise DataLoadError(
+        f"{str(path)!r} begins with {first!r}, expected JSON objects with a 'prompt', or a list of them"
+    )
 
 
 def _check_lines(path: Path) -> None:

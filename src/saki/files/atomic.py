@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 UNFINISHED = ".unfinished"
@@ -84,7 +84,8 @@ def whole_file(path: Path) -> Iterator[Path]:
             flush(unfinished)
             os.replace(unfinished, path)
     except BaseException:
-        unfinished.unlink(missing_ok=True)
+        with suppress(OSError):  # where the folder is none, the first error says so
+            unfinished.unlink(missing_ok=True)
         raise
 
 

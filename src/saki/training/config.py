@@ -169,6 +169,8 @@ class SakiConfig(TrainingArguments, PoolOptions, ExactOptions):
         named = [self.report_to] if isinstance(self.report_to, str) else list(self.report_to or [])
         available = ("none", "all", *get_available_reporting_integrations())
         for tracker in named:
+            if not isinstance(tracker, str):
+                raise ValueError(f"report_to must name trackers, got {self.report_to!r}")
             if tracker not in INTEGRATION_TO_CALLBACK and tracker not in available:
                 raise ValueError(unknown_option(tracker, sorted(INTEGRATION_TO_CALLBACK), "report_to"))
             if tracker not in available:
@@ -176,6 +178,11 @@ class SakiConfig(TrainingArguments, PoolOptions, ExactOptions):
                     f"report_to names {tracker!r}, which is not installed; install it, or take one of "
                     f"{', '.join(available)}"
                 )
+        for name in ("lr_scheduler_kwargs", "gradient_checkpointing_kwargs", "activation_checkpointing_kwargs"):
+            if hasattr(self, name):  # transformers 5.17 has but one of the last two
+                setattr(self, name, json_object(name, getattr(self, name)))
+        if self.optim_args and any(part.count("=") != 1 for part in self.optim_args.split(",")):
+            raise ValueError(f"optim_args must be key=value pairs separated by commas, got {self.optim_args!r}")
         if self.deepspeed and importlib.util.find_spec("deepspeed") is None:
             raise ValueError("deepspeed is set, and the package is not installed; install deepspeed or leave it out")
 
@@ -188,11 +195,19 @@ class SakiConfig(TrainingArguments, PoolOptions, ExactOptions):
         if self.max_steps < 1 and self.max_steps != -1:
             raise ValueError(f"max_steps must be at least 1, or -1 to count num_train_epochs, got {self.max_steps}")
         check_number("num_train_epochs", self.num_train_epochs, positive=True)
+        if self.max_steps > 0 and self.num_train_epochs != SakiConfig.num_train_epochs:
+            raise ValueError(
+                f"num_train_epochs is {self.num_train_epochs:g}, but saki counts steps, and max_steps is "
+                f"{self.max_steps}; set max_steps to -1 to count epochs, or leave num_train_epochs out"
+            )
+        check_number("dataloader_num_workers", self.dataloader_num_workers, least=0, whole=True)
         for name in ("learning_rate", "weight_decay", "max_grad_norm"):
             check_number(name, getattr(self, name), least=0)
         for name, strategy in (("save_steps", self.save_strategy), ("logging_steps", self.logging_strategy)):
             if strategy == "steps":
                 check_number(name, getattr(self, name), positive=True)
+        if self.eval_strategy == "steps" and self.eval_steps is not None:  # without it logging_steps counts
+            check_number("eval_steps", self.eval_steps, positive=True)
         if self.advantage_clip is not None:
             check_number("advantage_clip", self.advantage_clip, positive=True)
 

@@ -190,7 +190,7 @@ def _read_file(path: Path, name: str, limit: int | None, always: Collection[int]
     if limit is not None and table.num_rows > limit:
         rows = np.union1d(np.linspace(0, table.num_rows - 1, limit).round().astype(int), np.array([*always], dtype=int))
     total, table = table.num_rows, table.take(pa.array(rows)).combine_chunks()
-    step = int(facts["step"]) if str(facts.get("step", "")).isdigit() else None
+    step = int(facts["step"]) if str(facts.get("step", "")).isdecimal() else None
     lengths = np.asarray(table["completion_ids"].combine_chunks().value_lengths().fill_null(0).to_numpy(), dtype=int)
 
     def column(source: str, fill: Any, dtype: str) -> npt.NDArray[Any]:

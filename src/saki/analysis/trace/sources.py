@@ -39,7 +39,7 @@ def choose_files(
     read = {path: read_rollout_facts(path) for path in files}
     if steps is not None:
         there = {path: footer.facts.get("step") for path, footer in read.items()}
-        missing = sorted(set(steps) - {int(step) for step in there.values() if step is not None and step.isdigit()})
+        missing = sorted(set(steps) - {int(step) for step in there.values() if step is not None and step.isdecimal()})
         if missing:
             raise ValueError(f"no rollout file is of step {', '.join(map(str, missing))}; leave out what is not there")
         files = [path for path in files if there[path] in {str(step) for step in steps}]
