@@ -7,8 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from saki.functional import bridge as solving
 from saki.functional import (
     bridge_log_ratio,
+    devices,
     kl_divergence,
     normalized_log_probs,
     pinsker_bound,
@@ -314,3 +316,25 @@ def test_no_law_within_the_radius_comes_closer_to_the_teacher(vocab, radius):
         assert kl_to_teacher(walker, log_t) >= best - slack
     start = kl_to_teacher(p, log_t)
     assert kl_to_teacher(walker, log_t) - best <= 0.01 * (start - best)
+
+
+def test_an_accelerator_stops_when_all_rows_have_converged(monkeypatch):
+    """The code for accelerators, run here: to the bit what all steps give, rows at either end and of NaN among them."""
+    generator = torch.Generator().manual_seed(3)
+    logits = 2 * torch.randn(2, 12, 50, generator=generator, dtype=torch.float64)
+    log_p, log_t = logits.log_softmax(-1)
+    log_t[1] = log_p[1]
+    log_p[2] = torch.nan
+    radius = torch.full((12,), 0.05, dtype=torch.float64)
+    radius[3] = 0
+    monkeypatch.setattr(devices, "HOST_DEVICES", set())
+    moments, calls = solving.BridgeProblem.moments, []
+    monkeypatch.setattr(solving.BridgeProblem, "moments", lambda own, beta: calls.append(0) or moments(own, beta))
+    found = solve_bridge(log_p, log_t, radius)
+    steps = len(calls)
+    monkeypatch.setattr(solving, "LOOK_EVERY", 100)
+    every = solve_bridge(log_p, log_t, radius)
+    assert steps in (4, 8)
+    assert len(calls) - steps == solving.DEVICE_STEPS
+    for name in ("beta", "kl", "tv", "log_partition"):
+        assert torch.allclose(getattr(found, name), getattr(every, name), atol=0, rtol=0, equal_nan=True), name

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from saki.functional import devices
+from saki.functional import bridge, devices
 from saki.models import tiny_qwen3
 from saki.rollout import HFDecoder, ResidentEngine
 from saki.rollout.unit import WorkUnit
@@ -107,10 +107,11 @@ class ReadBacks(TorchDispatchMode):
 
 @pytest.mark.parametrize("behavior", ["bridge", "skd"])
 def test_a_wave_reads_nothing_back_on_a_device(monkeypatch, behavior):
-    """The code for accelerators, run here: same tokens, and no operation that waits for the device within a wave."""
+    """The code for accelerators, run here: same tokens, and within a wave the solver alone waits for the device."""
     options = {"behavior": behavior, "top_k": 3 if behavior == "skd" else None}
     reference = engine().generate(PROMPTS, request(**options))
     monkeypatch.setattr(devices, "HOST_DEVICES", set())
+    monkeypatch.setattr(bridge, "LOOK_EVERY", 100)
     seen = []
     wave = WorkUnit._wave
 

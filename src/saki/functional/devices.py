@@ -6,7 +6,8 @@ import torch
 
 HOST_DEVICES = {"cpu"}
 """Types of devices whose numbers cost nothing to read. On all others the host would wait for the device, so code that
-runs in a wave computes every branch there instead of choosing one."""
+runs in a wave computes every branch there instead of choosing one. The solver of the bridge alone asks whether it may
+stop: an answer costs far less than another pass over the vocabulary."""
 
 
 def reads_back(device: torch.device) -> bool:
