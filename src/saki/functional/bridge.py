@@ -37,7 +37,7 @@ DEVICE_STEPS = 16
 
 LOOK_EVERY = 4
 """Steps after which the host asks an accelerator whether all rows have converged. It waits for the answer, which costs
-less than the passes over the vocabulary in float64 that are saved: most rows need 3 or 4 steps, hostile ones up to 16."""
+less than the passes over the vocabulary in float64 that are saved: most rows need 3 or 4 steps, hostile ones to 16."""
 
 TEACHER_START = 0.95
 
