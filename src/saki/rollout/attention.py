@@ -18,6 +18,14 @@ def register_slab_attention() -> str:
     return SLAB_ATTENTION
 
 
+def plainly_causal(device: torch.device) -> Tensor:
+    """A mask [1, 1, 1, 1] that tells :func:`slab_attention` that each query attends what stands at and before its place.
+
+    Whole sequences need no more, and kernels that know it make no scores above the diagonal.
+    """
+    return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device)
+
+
 def slab_attention(
     module: nn.Module,
     query: Tensor,
@@ -34,7 +42,7 @@ def slab_attention(
         query: [B, H_q, Q, D].
         key: [B, H_kv, S, D], a view into a slab.
         value: [B, H_kv, S, D].
-        attention_mask: [B, 1, Q, S] bool, True = attend.
+        attention_mask: [B, 1, Q, S] bool, True = attend; or :func:`plainly_causal`, where Q = S.
         scaling: Factor on the scores; None stands for 1 / sqrt(D).
         **kwargs: What else the library passes; the mask says it all already.
 
@@ -46,6 +54,9 @@ def slab_attention(
     rows, query_heads, queries, dim = query.shape
     key_heads = key.shape[1]
     groups = query_heads // key_heads
+    if attention_mask.numel() == 1:
+        output = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=groups > 1)
+        return output.transpose(1, 2).contiguous(), None
     folded = query.reshape(rows, key_heads, groups * queries, dim)
     mask = attention_mask
     if groups > 1:

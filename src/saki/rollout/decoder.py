@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from saki.models import LogitHead, TableLM, check_architecture, mask_padding_ids, plain_state
-from saki.rollout.attention import causal_slab_mask, register_slab_attention
+from saki.rollout.attention import causal_slab_mask, plainly_causal, register_slab_attention
 from saki.rollout.compiled import CompiledForward
 from saki.rollout.kv_cache import SlabCache
 
@@ -161,7 +161,16 @@ class HFDecoder:
             [B, Q, hidden].
         """
         starts = torch.zeros(token_ids.shape[0], dtype=torch.long, device=token_ids.device)
-        arguments = self._arguments(token_ids, starts, self.new_cache(*token_ids.shape), token_ids.shape[1])
+        if any(self._windows.values()):
+            arguments = self._arguments(token_ids, starts, self.new_cache(*token_ids.shape), token_ids.shape[1])
+        else:  # neither a mask of queries by slots nor keys and values that nobody comes back to
+            mask = plainly_causal(token_ids.device)
+            arguments = {
+                "input_ids": token_ids,
+                "attention_mask": dict.fromkeys(self._windows, mask) if self._masks_by_type else mask,
+                "position_ids": torch.arange(token_ids.shape[1], device=token_ids.device).expand_as(token_ids),
+                "use_cache": False,
+            }
         features: Tensor = self.model.base_model(**arguments).last_hidden_state  # type: ignore[operator]
         return features
 
