@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import psutil
 import pytest
@@ -21,6 +21,7 @@ from saki.rollout import (
     RolloutEngine,
     ServedModel,
     WeightSyncError,
+    external_server,
     model_checksum,
 )
 from saki.rollout.external_errors import ClosedLoopError, ServerDiedError, ServerStartError
@@ -270,3 +271,17 @@ def test_a_wave_takes_little_more_than_its_parts(token_wise):
         loop.stats().check_honest()
     finally:
         loop.close()
+
+
+def test_a_server_loads_the_revision_and_the_code_that_it_is_told(monkeypatch):
+    asked = []
+
+    def load(folder, **options):
+        asked.append((folder, options))
+        return tiny_qwen3(VOCAB, seed=1)
+
+    monkeypatch.setattr(external_server, "load_causal_lm", load)
+    source = ServedModel("someone/model", VOCAB, revision="1f2e", trust_remote_code=True)
+    external_server.load_decoder(asdict(source))
+    wanted = {"dtype": "float32", "device": "cpu", "revision": "1f2e", "trust_remote_code": True}
+    assert asked == [("someone/model", wanted)]

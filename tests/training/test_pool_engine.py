@@ -16,12 +16,12 @@ pytest.importorskip("ray")  # the choice of this engine is refused without it
 
 from saki.cli.main import main
 from saki.lab import student_path, teacher_path, training_problems
-from saki.models import tiny_qwen3
+from saki.models import PairSpec, tiny_qwen3
 from saki.rollout import read_rollouts
 from saki.rollout.pool import TooManyFailuresError
 from saki.training import SakiConfig, SakiTrainer
 from saki.training.checkpoint import list_checkpoints
-from saki.training.pool_engine import PeerPoolError, SharedPool, pool_engine
+from saki.training.pool_engine import PeerPoolError, SharedPool, _source, pool_engine
 from saki.training.ranks import PeerError, Ranks
 from saki.types import Prompt
 from tests.rollout.contract import PROMPTS, STOPS, STUDENT, VOCAB, assert_same, request
@@ -370,3 +370,17 @@ def test_replicas_killed_and_stopped_while_a_run_goes_on(calm, tmp_path, monkeyp
     assert stats.failures == 3
     assert any("no sign of life" in cause for cause in stats.causes)
     trainer.engine.close()
+
+
+def test_replicas_load_the_commit_that_the_trainer_has_loaded(tmp_path):
+    student = tiny_qwen3(VOCAB, seed=1)
+    spec = PairSpec(VOCAB, STOPS, 0)
+    unnamed = _source(student, spec, None, tmp_path / "student")
+    assert (unnamed.folder, unnamed.revision, unnamed.trust_remote_code) == (str(tmp_path / "student"), None, False)
+    student.config._name_or_path = student.name_or_path = "someone/model"
+    student.config._commit_hash = "1f2e"
+    student.__class__ = type("Own", (type(student),), {"__module__": "transformers_modules.someone.own"})
+    named = _source(student, spec, torch.bfloat16, tmp_path / "none")
+    assert (named.folder, named.revision, named.trust_remote_code) == ("someone/model", "1f2e", True)
+    assert named.dtype == "bfloat16"
+    assert not (tmp_path / "none").exists()

@@ -19,7 +19,7 @@ def register_slab_attention() -> str:
 
 
 def plainly_causal(device: torch.device) -> Tensor:
-    """A mask [1, 1, 1, 1] that tells :func:`slab_attention` that each query attends what stands at and before its place.
+    """A mask [1, 1, 1, 1] by which :func:`slab_attention` lets each query attend what stands at and before its place.
 
     Whole sequences need no more, and kernels that know it make no scores above the diagonal.
     """

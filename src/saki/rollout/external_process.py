@@ -34,6 +34,8 @@ class ServedModel:
         factory: ``"module:function"``, called in the process; returns a :class:`saki.rollout.Decoder`.
         arguments: Keyword arguments of the factory: numbers, strings, lists.
         num_threads: Threads of the process.
+        revision: Revision on the hub with ``folder``.
+        trust_remote_code: Whether code that the folder brings along may run.
     """
 
     folder: str | None = None
@@ -43,6 +45,8 @@ class ServedModel:
     factory: str | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
     num_threads: int = 1
+    revision: str | None = None
+    trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
         if (self.folder is None) == (self.factory is None):

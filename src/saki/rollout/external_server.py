@@ -297,7 +297,8 @@ def load_decoder(order: dict[str, Any]) -> Decoder:
         module, _, function = order["factory"].partition(":")
         decoder: Decoder = getattr(importlib.import_module(module), function)(**order["arguments"])
         return decoder
-    model = load_causal_lm(order["folder"], dtype=order["dtype"], device=order["device"])
+    options = {name: order[name] for name in ("dtype", "device", "revision", "trust_remote_code")}
+    model = load_causal_lm(order["folder"], **options)
     return HFDecoder(model, order["vocab_size"])
 
 

@@ -95,7 +95,15 @@ def _source(model: Any, spec: PairSpec, dtype: torch.dtype | None, folder: Path)
         name = str(folder.absolute())
     elif Path(name).is_dir():
         name = str(Path(name).absolute())  # a replica has a folder of its own to work in
-    return ServedModel(folder=name, vocab_size=spec.vocab_size, dtype=str(dtype).removeprefix("torch."), device="auto")
+    return ServedModel(
+        folder=name,
+        vocab_size=spec.vocab_size,
+        dtype=str(dtype).removeprefix("torch."),
+        device="auto",
+        # The library notes of which commit of a hub's repository a model is, and where its class comes from.
+        revision=getattr(plain.config, "_commit_hash", None),
+        trust_remote_code=type(plain).__module__.startswith("transformers_modules."),
+    )
 
 
 class PeerPoolError(PeerError, PoolError):

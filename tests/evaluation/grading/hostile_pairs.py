@@ -3,6 +3,11 @@ r"""Gold answers and boxed answers that graders are known to get wrong, one way 
 from __future__ import annotations
 
 EQUAL = (
+    # letters that may be words or symbols
+    ("xy", "yx"),
+    ("xy", r"x\cdot y"),
+    ("n-k", "-k+n"),
+    ("odd", "Odd"),
     # numbers, separators, currency
     ("5", "5.0"),
     ("10080", r"10,\!080"),
@@ -143,6 +148,12 @@ EQUAL = (
 """(gold, answer) that mean the same."""
 
 UNEQUAL = (
+    # letters that may be words or symbols
+    ("xy", "xz"),
+    ("n-k", "k-n"),
+    ("yes", "no"),
+    ("odd", "even"),
+    # numbers
     ("58,500", "58,501"),
     ("58500", "58,5000"),
     ("12", "1,2"),

@@ -131,6 +131,11 @@ def plain_words(text: str) -> str | None:
     return words.lower() if len(words) > 1 or inner != text or "(" in text else None
 
 
+def may_be_symbols(text: str) -> bool:
+    """Whether an answer of letters may be mathematics as well as words: ``xy`` and ``n-k``, not ``odd-looking``."""
+    return not re.search(_TEXT + r"|\(|[a-zA-Z]{4}", text)
+
+
 def _as_fraction(match: re.Match[str]) -> str:
     """A decimal that repeats: the digits up to the end of the first period, less those before it, over 99...900...0."""
     whole, fixed, period = match[1], match[2], match[3] or match[4]
