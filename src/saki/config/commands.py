@@ -183,7 +183,11 @@ class EvalArguments:
     temperature: float = option(1.0, "Temperature of sampling; 0 takes the most likely token.")
     prompt_suffix: str | None = option(None, "Text behind every problem, instead of the request for a boxed answer.")
     chat_template_kwargs: dict[str, Any] | str | None = field(
-        default=None, metadata={"help": "Passed to the chat template (JSON); thinking is off unless set here."}
+        default=None,
+        metadata={
+            "help": "Passed to the chat template (JSON); thinking is off unless set here. strftime_now is a date that the "
+            "template takes for today."
+        },
     )
     batch_rows: int = option(256, "Completions that roll out together, memory permitting.")
     chunk_rows: int | None = option(

@@ -76,7 +76,11 @@ class SakiConfig(TrainingArguments, PoolOptions, ExactOptions):
     )
     prompt_suffix: str | None = field(default=None, metadata={"help": "Text appended to every prompt."})
     chat_template_kwargs: dict[str, Any] | str | None = field(
-        default=None, metadata={"help": "Passed to the chat template (JSON); thinking is off unless set here."}
+        default=None,
+        metadata={
+            "help": "Passed to the chat template (JSON); thinking is off unless set here. strftime_now is a date that the "
+            "template takes for today."
+        },
     )
     save_rollouts_steps: int = field(
         default=1, metadata={"help": "Write every n-th step's rollout to rollouts/*.parquet; 0 for none."}

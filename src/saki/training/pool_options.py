@@ -110,7 +110,7 @@ def _device_numbers(text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
     words = [word.strip() for word in str(text).split(",")]
-    if not all(word.isdigit() for word in words) or len(set(words)) < len(words):
+    if not all(word.isdecimal() for word in words) or len(set(words)) < len(words):
         raise ValueError(f"pool_devices must be distinct numbers of GPUs separated by commas, got {text!r}")
     return tuple(map(int, words))
 
