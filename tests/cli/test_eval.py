@@ -153,6 +153,10 @@ def test_a_claim_binds_only_where_there_are_samples(tmp_path):
         claim(tmp_path, {"seed": 2, "checksum": "b"})
     with pytest.raises(ValueError, match="holds an evaluation of other weights; give another --out"):
         claim(tmp_path, {"seed": 1, "checksum": "b"})
+    # A note of an earlier version lacks what is compared today.
+    claim(tmp_path, {"seed": 1, "checksum": "a", "prompts": "c", "stop_token_ids": [1]})
+    with pytest.raises(ValueError, match="holds an evaluation of other prompts"):
+        claim(tmp_path, {"seed": 1, "checksum": "a", "prompts": "d", "stop_token_ids": [1]})
     (tmp_path / "inputs.json").write_text("{")
     with pytest.raises(ValueError, match=r"inputs\.json is damaged .*; give another --out, or remove the folder"):
         claim(tmp_path, {"seed": 1, "checksum": "a"})

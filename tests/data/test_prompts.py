@@ -157,6 +157,19 @@ def test_a_template_that_writes_the_date_can_be_given_one(make_tokenizer, caplog
     for wrong in ("tomorrow", 7):
         with pytest.raises(ValueError, match=r"strftime_now of chat_template_kwargs is .*, expected a date"):
             render_prompts([{"prompt": USER}], dated, max_prompt_length=9, chat_template_kwargs={"strftime_now": wrong})
+    caplog.clear()
+    template_date._warn.cache_clear()
+    undated = make_tokenizer()
+    named = {"date_string": "7 May 2031"}
+    render_prompts([{"prompt": "a"}], dated, max_prompt_length=9)  # plain text meets no template
+    render_prompts([{"prompt": USER}], dated, max_prompt_length=9, chat_template_kwargs=named)
+    render_prompts([{"prompt": USER}], dated, max_prompt_length=9, chat_template_kwargs={"chat_template": "a b"})
+    assert not caplog.records
+    given_dated = {"chat_template": "a b {{ strftime_now('%d') }}"}
+    render_prompts([{"prompt": USER}], undated, max_prompt_length=9, chat_template_kwargs=given_dated)
+    assert len(caplog.records) == 1
+    with pytest.raises(ValueError, match="expected a date"):
+        render_prompts([{"prompt": "a"}], undated, max_prompt_length=9, chat_template_kwargs={"strftime_now": "soon"})
     dated.chat_template = "{{ strftime_now(form) }}"
     with pytest.raises(ValueError, match="write the date into it yourself"):
         render_prompts([{"prompt": USER}], dated, max_prompt_length=9, chat_template_kwargs=given)

@@ -338,3 +338,15 @@ def test_an_accelerator_stops_when_all_rows_have_converged(monkeypatch):
     assert len(calls) - steps == solving.DEVICE_STEPS
     for name in ("beta", "kl", "tv", "log_partition"):
         assert torch.allclose(getattr(found, name), getattr(every, name), atol=0, rtol=0, equal_nan=True), name
+
+
+@pytest.mark.parametrize("host", [True, False])
+@pytest.mark.parametrize("more", [0.0, 1e-5, 3e-5, 1e-4])
+def test_a_radius_that_just_holds_the_teacher_gives_nearly_the_teacher(host, more, monkeypatch):
+    """Single precision leaves rows to the solver whose KL at the teacher is within rounding of the radius."""
+    log_p, log_t = (law.float() for law in random_pair(50, 200, seed=7, dtype=torch.float64))
+    log_p, log_t = normalized_log_probs(log_p), normalized_log_probs(log_t)
+    radius = kl_divergence(log_t.double(), log_p.double()) * (1 + more)
+    if not host:
+        monkeypatch.setattr(devices, "HOST_DEVICES", set())
+    assert float(solve_bridge(log_p, log_t, radius).beta.min()) > 0.999

@@ -101,3 +101,19 @@ def test_policy_and_teacher_see_the_whole_model_a_chunk_at_a_time(kind):
     hidden = decoder.features(IDS)
     assert hidden.shape == (2, 7, 32)
     assert torch.allclose(decoder.project(hidden[:, 2:-1][mask]).log_softmax(-1), expected.detach(), atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_valid_token_is_no_error(kind):
+    model = model_of(kind)
+    inputs = {
+        "input_ids": IDS,
+        "attention_mask": torch.ones_like(IDS),
+        "position_ids": torch.arange(7).expand(2, -1),
+        "response_mask": torch.zeros(2, 4, dtype=torch.bool),
+    }
+    found = PolicyHead(model, VOCAB, 3).read(model, model, inputs, lambda logits, _: logits)
+    assert found.shape == (0, VOCAB)
+    found.sum().backward()
+    decoder = HFDecoder(model_of(kind), VOCAB)
+    assert decoder.project(decoder.features(IDS)[:, :0].flatten(0, 1)).shape == (0, VOCAB)

@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from saki.rollout import HFDecoder
+from saki.rollout import HFDecoder, attention
 
 VOCAB, LENGTH = 40, 300
 SHAPE = {
@@ -38,8 +38,10 @@ class Largest(TorchDispatchMode):
         return made
 
 
+@pytest.mark.parametrize("grouped", [{"cpu"}, set()])
 @pytest.mark.parametrize(("kind", "options"), [("llama", {}), ("qwen3", {}), ("qwen3", WINDOWS), ("gpt2", {})])
-def test_features_are_the_last_hidden_states(kind, options):
+def test_features_are_the_last_hidden_states(kind, options, grouped, monkeypatch):
+    monkeypatch.setattr(attention, "GROUPED_DEVICES", grouped)
     torch.manual_seed(0)
     shape = {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 2, "n_head": 4} if kind == "gpt2" else SHAPE
     config = AutoConfig.for_model(kind, **shape, **options, initializer_range=0.3)

@@ -229,7 +229,7 @@ def test_another_teacher_or_base_model_is_refused(tmp_path):
     with torch.no_grad():
         other_teacher.model.norm.weight[0] += 0.5
         other_student.model.norm.weight[0] += 0.5
-    with pytest.raises(CheckpointError, match="was written with another teacher; give the same"):
+    with pytest.raises(CheckpointError, match="was written with another teacher, or the same in another dtype; give"):
         trainer(tmp_path / "whole", pair=(student, other_teacher), **options).train(resume_from_checkpoint=True)
     trainer(tmp_path / "whole", pair=(other_student, teacher), **options).train(resume_from_checkpoint=True)
 

@@ -34,7 +34,7 @@ def test_paper_defaults(tmp_path):
         ({"gradient_accumulation_steps": 3}, "leave it out"),
         ({"advantage_clip": 0.0}, "advantage_clip"),
         ({"lr_scheduler_kwargs": [1]}, "lr_scheduler_kwargs must be a JSON object"),
-        ({"activation_checkpointing_kwargs": "foo"}, "activation_checkpointing_kwargs is not valid JSON"),
+        ({"gradient_checkpointing_kwargs": "foo"}, "gradient_checkpointing_kwargs is not valid JSON"),
         ({"optim_args": "a=1,b"}, "optim_args must be key=value pairs"),
         ({"eval_strategy": "steps", "eval_steps": -5}, "eval_steps must be above 0, got -5"),
         ({"num_train_epochs": 5}, "num_train_epochs is 5, .* max_steps is 200; set max_steps to -1 to count epochs"),

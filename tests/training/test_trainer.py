@@ -353,3 +353,17 @@ def test_the_best_student_is_the_one_that_is_evaluated_afterwards(tmp_path):
 def test_weights_that_swallow_updates_are_warned_about(peft_config, tmp_path, caplog):
     trainer(tmp_path, torch.bfloat16, peft_config=peft_config)
     assert ("the student's weights are bfloat16" in caplog.text) == (peft_config is None)
+
+
+@pytest.mark.parametrize("invalid", [True, False])
+def test_an_adapter_is_saved_whatever_the_generation_config_of_its_base(invalid, tmp_path):
+    student, teacher = tiny_pair()
+    if invalid:
+        student.generation_config.temperature, student.generation_config.do_sample = 0.6, False
+    else:
+        student.generation_config = None
+    lora = LoraConfig(r=2, target_modules=["q_proj"])
+    run = trainer(tmp_path, pair=(student, teacher), max_steps=1, peft_config=lora)
+    run.train()
+    run.save_model()
+    assert (tmp_path / "model" / "adapter_model.safetensors").is_file()

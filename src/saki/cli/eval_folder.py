@@ -22,6 +22,9 @@ SAMPLES, RESULT = "samples", "evaluation.json"
 RECORDS = "benchmarks.yaml"
 """Where the benchmarks come from, so that their graders are found from any folder."""
 
+_LATER = frozenset({"stop_token_ids", "prompts"})
+"""Inputs that notes of earlier versions lack; where one is missing it is not compared."""
+
 _WORDS = {
     "benchmarks": "other problems",
     "checksum": "other weights",
@@ -54,7 +57,7 @@ def claim(folder: Path, inputs: dict[str, Any]) -> None:
     if path.is_file() and any((folder / SAMPLES).rglob("*.parquet")):
         before = _read_json(path, "give another --out, or remove the folder to evaluate anew")
         for key, value in inputs.items():
-            if before.get(key) != value:
+            if before.get(key) != value and not (key in _LATER and key not in before):
                 what = f"of {_WORDS[key]}" if key in _WORDS else f"with {key} {before.get(key)}, this one has {value}"
                 raise UsageError(
                     f"{folder} holds an evaluation {what}; give another --out, or the same options to go on"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Sequence
 
 from saki.cli.console import fresh_folder, print_json
@@ -16,6 +17,8 @@ from saki.planning import DTYPE_BYTES, PRESETS, Device, Plan, PlanRequest, load_
 from saki.training import SakiConfig
 from saki.training.config import json_object
 from saki.types import check_number
+
+logger = logging.getLogger(__name__)
 
 SUMMARY = "Predict memory and speed of a pair on a device, and what to change if it does not fit."
 PROMPT_LENGTH = 1024
@@ -35,6 +38,8 @@ def run(argv: Sequence[str]) -> int:
     for name in ("model", "teacher_model"):
         if getattr(args, name) is None:  # as a file of saki train may leave it to its command line
             raise UsageError(f"saki plan needs --{name}, as the file names none")
+    if options.left_aside:
+        logger.info("%s of the file belong to its training and were left aside", " and ".join(options.left_aside))
     if args.prompt_length is None:
         args.prompt_length = training.get("max_prompt_length") or PROMPT_LENGTH
     folder = fresh_folder(common.out, "saki plan") if common.out else None

@@ -25,6 +25,8 @@ from saki.config.commands import CommonArguments, StudyArguments
 from saki.config.sources import model_path, prompt_rows
 from saki.config.study import STUDENT, TEACHER, Study, StudyRun, chosen_runs, folder_name, read_study, with_reference
 from saki.files import write_text
+from saki.models import compare_tokenizers, load_tokenizer
+from saki.probe import read_probe
 
 logger = logging.getLogger(__name__)
 
@@ -193,8 +195,6 @@ def samples_at(study: Study, found: Sequence[SetScore], step: int | None) -> dic
 
 def _check_inputs(runs: Sequence[StudyRun]) -> None:
     """Read tokenizers, prompts and probes: a missing or damaged one is told before the first run and not by each."""
-    from saki.models import compare_tokenizers, load_tokenizer
-
     names = {run.teacher if run.label == TEACHER else run.student for run in runs}
     names |= {run.teacher for run in runs if run.trains}
     tokenizers = {name: load_tokenizer(model_path(name)) for name in sorted(names)}
@@ -206,11 +206,8 @@ def _check_inputs(runs: Sequence[StudyRun]) -> None:
     for dataset in sorted({run.dataset for run in runs if run.trains}):
         prompt_rows(dataset)
     probes = {str(run.settings["probe"]) for run in runs if run.settings.get("probe") is not None}
-    if probes:
-        from saki.probe import read_probe  # brings in models, which a study without probes leaves to its workers
-
-        for probe in sorted(probes):
-            read_probe(Path(probe))
+    for probe in sorted(probes):
+        read_probe(Path(probe))
 
 
 def _folder(folder: Path, run: StudyRun) -> Path:

@@ -185,8 +185,8 @@ class EvalArguments:
     chat_template_kwargs: dict[str, Any] | str | None = field(
         default=None,
         metadata={
-            "help": "Passed to the chat template (JSON); thinking is off unless set here. strftime_now is a date that the "
-            "template takes for today."
+            "help": "Passed to the chat template (JSON); thinking is off unless set here. strftime_now is a date that "
+            "the template takes for today."
         },
     )
     batch_rows: int = option(256, "Completions that roll out together, memory permitting.")

@@ -77,9 +77,11 @@ class CommandParser(HfArgumentParser):
             field.name: field.default for kind in set_aside for field in dataclasses.fields(kind) if field.init
         }
         self.set_aside: dict[str, Any] = {}
+        self.left_aside: list[str] = []
         for action in self._actions:
             if action.type is not None and action.nargs != "+" and type(None) in _members(self._hints[action.dest]):
                 action.type = _or_null(action.type)  # type: ignore[arg-type]
+                action.choices = None if action.choices is None else [*action.choices, None]
         self._file: Path | None = None
         self._file_keys: set[str] = set()
 
@@ -179,6 +181,7 @@ class CommandParser(HfArgumentParser):
         if self.set_aside:
             others = {key: default for key, default in self._elsewhere.items() if key in self.keys}
             values = {**{key: each for key, each in others.items() if each is not dataclasses.MISSING}, **values}
+            self.left_aside = sorted(set(values) & set(_OF_ONE_CALL))
             values = {key: each for key, each in values.items() if key not in _OF_ONE_CALL}
         self.set_defaults(**values)
         self._file, self._file_keys = path, set(values)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from saki.data.template_date import NAME as DATE
-from saki.data.template_date import fix_date, note_date
+from saki.data.template_date import fix_date, note_date, parse_date
 from saki.types import Prompt
 
 if TYPE_CHECKING:
@@ -84,12 +85,7 @@ def render_prompts(
     if own:
         raise PromptError(f"chat_template_kwargs may not set {own[0]!r}, which rendering sets itself; remove it")
     day = variables.pop(DATE, None)
-    if day is None:
-        note_date(tokenizer.chat_template)
-    elif tokenizer.chat_template is not None:
-        # The library turns functions among the variables into text, so the template itself is given the date.
-        template = tokenizer.get_chat_template(variables.get("chat_template"))
-        variables["chat_template"] = fix_date(template, day)
+    date = None if day is None else parse_date(day)
 
     plain: dict[int, str] = {}
     templated: dict[int, str] = {}
@@ -110,6 +106,8 @@ def render_prompts(
             plain[row] = _content_without_template(messages, row)
             untemplated += 1
         else:
+            if not templated:
+                variables = _for_the_day(variables, tokenizer, date)
             templated[row] = _apply_template(tokenizer, messages, variables, row)
 
     ids = {
@@ -221,6 +219,18 @@ def _content_without_template(messages: list[dict[str, Any]], row: int) -> str:
             "template; use a tokenizer with one, or plain string prompts"
         )
     return messages[0]["content"]
+
+
+def _for_the_day(
+    variables: dict[str, Any], tokenizer: PreTrainedTokenizerBase, date: datetime | None
+) -> dict[str, Any]:
+    """Variables with a template that has the date in it, where one is given."""
+    template = tokenizer.get_chat_template(variables.get("chat_template"))
+    if date is None:
+        note_date(template, variables)
+        return variables
+    # The library turns functions among the variables into text, so the template itself is given the date.
+    return {**variables, "chat_template": fix_date(template, date)}
 
 
 def _apply_template(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections.abc import Mapping
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -17,33 +18,41 @@ NAME = "strftime_now"
 _CALL = re.compile(rf"""{NAME}\(\s*(?:'([^']*)'|"([^"]*)")\s*\)""")
 
 
-def fix_date(template: str, day: Any) -> str:
-    """A chat template with the dates of another day in place of today's.
+def parse_date(day: Any) -> datetime:
+    """The day that a template is to take for today.
 
     Args:
-        template: The template.
-        day: Such as ``"2026-12-31"``.
+        day: Such as ``"2026-12-31"``; a date of YAML is one, too.
 
     Raises:
-        ValueError: If that is no date, or the template asks for the date in a way that is not understood.
+        ValueError: If it is none.
     """
     try:
-        moment = datetime.fromisoformat(day)
-    except (TypeError, ValueError):
+        return datetime.fromisoformat(str(day))
+    except ValueError:
         raise ValueError(f"{NAME} of chat_template_kwargs is {day!r}, expected a date such as '2026-12-31'") from None
-    fixed = _CALL.sub(lambda call: json.dumps(moment.strftime(call[1] or call[2])), template)
+
+
+def fix_date(template: str, day: datetime) -> str:
+    """A chat template with the dates of another day in place of today's.
+
+    Raises:
+        ValueError: If the template asks for the date in a way that is not understood.
+    """
+    fixed = _CALL.sub(lambda call: json.dumps(day.strftime(call[1] or call[2])), template)
     if f"{NAME}(" in fixed:
         raise ValueError(f"the chat template calls {NAME} with more than a plain form; write the date into it yourself")
     return fixed
 
 
-def note_date(template: object) -> None:
+def note_date(template: str, variables: Mapping[str, Any]) -> None:
     """Warn, once, if prompts depend on the day.
 
     Args:
-        template: The chat template, or the tokenizer's several.
+        template: The chat template.
+        variables: Its variables; many templates take a ``date_string`` instead of asking.
     """
-    if NAME in str(template):
+    if NAME in template and "date_string" not in variables:
         _warn()
 
 

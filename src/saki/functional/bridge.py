@@ -375,8 +375,9 @@ def _newton(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
     slack = problem.radius * problem.tolerance
     one = torch.ones_like(aim)
     low, high = 0 * one, one.clone()
-    # Rows without a root, which are here where the host cannot leave them out, and rows of NaN do not hold up the rest.
-    result, done = low.clone(), ~(problem.kl_teacher > problem.radius) | (problem.radius == 0)
+    result, done = low.clone(), torch.isnan(problem.kl_teacher)
+    # Rows at either end are here where the host cannot leave them out; nobody takes what becomes of them.
+    idle = ~(problem.kl_teacher > aim) | (problem.radius == 0)
     result_kl, result_a = low.clone(), low.clone()
     # b0 = sqrt(2 radius / Var_p r) near the student, b1 = sqrt(radius / KL(T || p)) near the teacher.
     variance = problem.variance
@@ -393,7 +394,7 @@ def _newton(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
         result, result_kl = torch.where(better, beta, result), torch.where(better, kl, result_kl)
         result_a = torch.where(better, log_partition, result_a)
         done = done | ((kl - aim).abs() <= slack)
-        if (looks or step % LOOK_EVERY == 0) and bool(done.all()):
+        if bool(done.all()) if looks else step % LOOK_EVERY == 0 and bool((done | idle).all()):
             break
         low = torch.where(feasible, torch.maximum(low, beta), low)
         high = torch.where(feasible, high, torch.minimum(high, beta))

@@ -59,7 +59,7 @@ class LogitHead:
                 stack.enter_context(_replaced(self._model, module, _Call(function)))
             # Not the instance's forward: a trainer may have put another in its place.
             logits: Tensor = type(self._model).forward(self._model, use_cache=False).logits
-        return logits.reshape(*hidden.shape[:-1], -1)
+        return logits.reshape(*hidden.shape[:-1], logits.shape[-1])
 
 
 class _Call(nn.Module):

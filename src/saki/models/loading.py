@@ -318,8 +318,10 @@ def _load_adapter(name: str, dtype: torch.dtype | str, options: dict[str, Any]) 
 
     merged: PreTrainedModel = attempt(f"the adapter {name!r} on {base_name!r}", merge, name)
     cast_weights(merged, final)
-    with suppress(OSError):  # where training left none, the base model's stays
-        merged.generation_config = GenerationConfig.from_pretrained(name)
+    with suppress(OSError):  # where training left none, the base model's ends stay
+        ends = GenerationConfig.from_pretrained(name).eos_token_id
+        if ends is not None and merged.generation_config is not None:
+            merged.generation_config.eos_token_id = ends
     return merged.requires_grad_(True)  # PEFT froze the base
 
 

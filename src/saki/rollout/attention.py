@@ -11,6 +11,10 @@ from transformers import AttentionInterface
 
 SLAB_ATTENTION = "saki_slab"
 
+GROUPED_DEVICES = {"cpu"}
+"""Types of devices on which grouped heads may stay grouped under a plain causal mask. A GPU has such kernels for 16-bit
+numbers only, and older ones have none; without, all scores would be made, so keys and values are repeated there."""
+
 
 def register_slab_attention() -> str:
     """Make slab attention known to transformers (again is harmless); returns its name."""
@@ -55,7 +59,10 @@ def slab_attention(
     key_heads = key.shape[1]
     groups = query_heads // key_heads
     if attention_mask.numel() == 1:
-        output = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=groups > 1)
+        grouped = groups > 1 and query.device.type in GROUPED_DEVICES
+        if groups > 1 and not grouped:
+            key, value = (states.repeat_interleave(groups, dim=1) for states in (key, value))
+        output = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=grouped)
         return output.transpose(1, 2).contiguous(), None
     folded = query.reshape(rows, key_heads, groups * queries, dim)
     mask = attention_mask

@@ -31,7 +31,7 @@ LATER_FACTS = frozenset({"teacher_weights", "base_weights"})
 _OF_WHAT = {
     "prompts_crc32": "other prompts: the data set, the tokenizer or the chat template has changed, or the template "
     "writes the date",
-    "teacher_weights": "another teacher",
+    "teacher_weights": "another teacher, or the same in another dtype",
     "base_weights": "another base model under the adapter",
     "reference_checksum": "another initial student",
 }

@@ -78,8 +78,8 @@ class SakiConfig(TrainingArguments, PoolOptions, ExactOptions):
     chat_template_kwargs: dict[str, Any] | str | None = field(
         default=None,
         metadata={
-            "help": "Passed to the chat template (JSON); thinking is off unless set here. strftime_now is a date that the "
-            "template takes for today."
+            "help": "Passed to the chat template (JSON); thinking is off unless set here. strftime_now is a date that "
+            "the template takes for today."
         },
     )
     save_rollouts_steps: int = field(

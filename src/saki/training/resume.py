@@ -59,8 +59,8 @@ def resume_facts(
 def weights_facts(student: nn.Module, teacher: nn.Module | None) -> dict[str, str]:
     """Facts that tell another teacher, and another base model under an adapter.
 
-    They are checksums of the first :data:`SAMPLED` numbers of each weight, which is quick for large models. What a
-    student trains is no fact: a checkpoint holds it.
+    They are checksums of the first :data:`SAMPLED` numbers of each weight, which is quick for large models. The weights
+    of a student without an adapter are no fact: a checkpoint holds them.
 
     Args:
         student: The trainable model, plain or PEFT, before any distributed wrapping.
@@ -69,8 +69,8 @@ def weights_facts(student: nn.Module, teacher: nn.Module | None) -> dict[str, st
     facts = {}
     if teacher is not None:
         facts["teacher_weights"] = _sample(plain_state(teacher))
-    frozen = [(name, value) for name, value in student.named_parameters() if not value.requires_grad]
-    if frozen:
+    if hasattr(student, "get_base_model"):
+        frozen = ((name, value) for name, value in student.named_parameters() if not value.requires_grad)
         facts["base_weights"] = _sample(frozen)
     return facts
 

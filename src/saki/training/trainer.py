@@ -51,7 +51,8 @@ class SakiTrainer(Publishing, WholeCheckpoints):
     samples each, the method routes every token to one of its losses, and the library's loop does the update.
 
     Args:
-        model: The student: a causal LM, or a folder or hub name to load as float32.
+        model: The student: a causal LM, or a folder or hub name to load as float32. Its generation config is given the
+            pair's end ids, since it is saved with the model.
         teacher_model: The teacher: a causal LM (the engine takes it over), or a folder or hub name.
         args: The configuration.
         train_dataset: Rows with a ``prompt`` column, plain text or conversational.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
-from transformers import Trainer
+from transformers import GenerationConfig, Trainer
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import TrainOutput
 
@@ -114,7 +114,8 @@ class WholeCheckpoints(Trainer):
         (folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # nothing reads it back
         model: Any = self.accelerator.unwrap_model(self.model)
         if hasattr(model, "get_base_model"):  # an adapter's folder lacks the ids that end a completion
-            model.get_base_model().generation_config.save_pretrained(folder)
+            ends = getattr(model.get_base_model().generation_config, "eos_token_id", None)
+            GenerationConfig(eos_token_id=ends).save_pretrained(folder)
 
     def _get_output_dir(self, trial: Any) -> str:
         return str(self._checkpoint_root)

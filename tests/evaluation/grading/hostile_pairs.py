@@ -4,9 +4,8 @@ from __future__ import annotations
 
 EQUAL = (
     # letters that may be words or symbols
-    ("xy", "yx"),
-    ("xy", r"x\cdot y"),
     ("n-k", "-k+n"),
+    ("b-a", "-a+b"),
     ("odd", "Odd"),
     # numbers, separators, currency
     ("5", "5.0"),
@@ -153,6 +152,9 @@ UNEQUAL = (
     ("n-k", "k-n"),
     ("yes", "no"),
     ("odd", "even"),
+    ("no", "on"),
+    ("two", "tow"),
+    ("ACD", "ADC"),
     # numbers
     ("58,500", "58,501"),
     ("58500", "58,5000"),

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from saki.evaluation.grading.boxes import boxes
 from saki.evaluation.grading.exact_numbers import exact_number, same_number
-from saki.evaluation.grading.rewriting import has_bare_comma, has_e_notation, may_be_symbols, plain_words, rewrite
+from saki.evaluation.grading.rewriting import has_bare_comma, has_e_notation, is_difference, plain_words, rewrite
 from saki.evaluation.grading.structure import Group, Leaf, Structure, num_answers, parse_structure, split_top_level
 
 Verdict = Literal["correct", "incorrect", "timeout", "unparsed"]
@@ -82,7 +82,7 @@ def compare_answers(answer: str, gold: str, *, e_notation: bool = True, text_equ
         if words is not None:
             if any(_words(reading) == words for reading in readings):
                 return "correct"
-            if not may_be_symbols(golds[0]):
+            if not is_difference(golds[0]):
                 return "incorrect"
     unparsed = False
     for wanted, reading in product(golds, readings):

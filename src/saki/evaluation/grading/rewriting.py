@@ -131,9 +131,9 @@ def plain_words(text: str) -> str | None:
     return words.lower() if len(words) > 1 or inner != text or "(" in text else None
 
 
-def may_be_symbols(text: str) -> bool:
-    """Whether an answer of letters may be mathematics as well as words: ``xy`` and ``n-k``, not ``odd-looking``."""
-    return not re.search(_TEXT + r"|\(|[a-zA-Z]{4}", text)
+def is_difference(text: str) -> bool:
+    """Whether an answer of letters is a difference of variables, as ``n-k``, and no word with a hyphen."""
+    return re.fullmatch(r"\s*[a-zA-Z](?:\s*-\s*[a-zA-Z])+\s*", text) is not None
 
 
 def _as_fraction(match: re.Match[str]) -> str:
