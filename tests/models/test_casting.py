@@ -51,6 +51,15 @@ def test_dtypes_and_values_are_those_of_a_checkpoint_loaded_in_that_dtype(kind, 
         assert found["model.layers.1.mlp.gate.e_score_correction_bias"].dtype == torch.float32
 
 
+@pytest.mark.parametrize(("dtype", "kept"), [(torch.float16, True), (torch.bfloat16, False)])
+def test_what_overflows_in_half_precision_stays_where_the_model_says_so(dtype, kept):
+    model = tiny_qwen3(32, seed=1)
+    model._keep_in_fp32_modules = {"input_layernorm"}
+    cast_weights(model, dtype)
+    assert (model.model.layers[0].input_layernorm.weight.dtype == torch.float32) == kept
+    assert model.model.norm.weight.dtype == dtype
+
+
 def test_tied_weights_stay_tied():
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **MOE, tie_word_embeddings=True))
     cast_weights(model, torch.bfloat16)
