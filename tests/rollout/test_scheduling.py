@@ -107,7 +107,7 @@ class ReadBacks(TorchDispatchMode):
 
 @pytest.mark.parametrize("behavior", ["bridge", "skd"])
 def test_a_wave_reads_nothing_back_on_a_device(monkeypatch, behavior):
-    """The code for accelerators, run here: same tokens, and no wait within a wave but the solver's, which is kept off."""
+    """The code for accelerators, run here: same tokens, no wait within a wave but the solver's, which is kept off."""
     options = {"behavior": behavior, "top_k": 3 if behavior == "skd" else None}
     reference = engine().generate(PROMPTS, request(**options))
     monkeypatch.setattr(devices, "HOST_DEVICES", set())
