@@ -21,6 +21,10 @@ class CharTokenizer:
         begin = [1] if add_special_tokens else []
         return {"input_ids": [begin + [ord(char) for char in text] for text in texts]}
 
+    def get_chat_template(self, chat_template=None):
+        """The template's text."""
+        return chat_template or self.chat_template
+
     def apply_chat_template(self, messages, *, tokenize, add_generation_prompt, enable_thinking) -> str:
         assert not tokenize
         assert add_generation_prompt
