@@ -202,7 +202,8 @@ def read_study(path: Path) -> Study:
             raise UsageError(f"unknown key {key!r} in {path}; {_hint(key, known)}")
     keys = StudyKeys(**values)
     _check_keys(keys, path)
-    arms = tuple(_arm(entry, keys.overrides, path) for entry in keys.methods)
+    parser = CommandParser([SakiConfig], "saki study", "", "")
+    arms = tuple(_arm(entry, keys.overrides, path, parser) for entry in keys.methods)
     labels = [arm.label for arm in arms]
     repeated = next((label for label in labels if labels.count(label) > 1), None)
     if repeated or TEACHER in labels or STUDENT in labels:
@@ -335,7 +336,7 @@ def _runs(keys: StudyKeys, arms: Sequence[StudyArm], seeds: Sequence[int]) -> tu
     return tuple(runs)
 
 
-def _arm(entry: Any, overrides: Mapping[str, Any], path: Path) -> StudyArm:
+def _arm(entry: Any, overrides: Mapping[str, Any], path: Path, parser: CommandParser) -> StudyArm:
     own = {"method": entry} if isinstance(entry, str) else entry
     if not isinstance(own, dict) or not isinstance(own.get("method"), str):
         raise UsageError(f"each entry of methods in {path} is a name or a mapping with 'method', got {entry!r}")
@@ -354,7 +355,6 @@ def _arm(entry: Any, overrides: Mapping[str, Any], path: Path) -> StudyArm:
             raise UsageError(f"method_options of {label} in {path} must hold 'option: value' lines, got {value!r}")
         if not isinstance(value, bool | int | float | str | list | dict | None):
             raise UsageError(f"{key} of {label} in {path} is a {type(value).__name__}; expected a number or a text")
-    parser = CommandParser([SakiConfig], "saki study", "", "")
     typed = {key: parser.typed(key, value, path) for key, value in settings.items()}
     # What is equal stays as it is written, 1 for 1.0, since it decides the fingerprint of runs that are finished.
     same = {key: value for key, value in settings.items() if value == typed[key]}
