@@ -36,6 +36,12 @@ def test_paper_defaults(tmp_path):
         ({"lr_scheduler_kwargs": [1]}, "lr_scheduler_kwargs must be a JSON object"),
         ({"gradient_checkpointing_kwargs": "foo"}, "gradient_checkpointing_kwargs is not valid JSON"),
         ({"optim_args": "a=1,b"}, "optim_args must be key=value pairs"),
+        (
+            {"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": {"num_cycle": 2}},
+            r"lr_scheduler_kwargs .* do not suit lr_scheduler_type cosine: .*'num_cycle'",
+        ),
+        ({"lr_scheduler_type": "warmup_stable_decay"}, "do not suit .*: .*'num_decay_steps'"),
+        ({"lr_scheduler_kwargs": {"min_lr": 1e-7}}, "constant takes no lr_scheduler_kwargs"),
         ({"eval_strategy": "steps", "eval_steps": -5}, "eval_steps must be above 0, got -5"),
         ({"num_train_epochs": 5}, "num_train_epochs is 5, .* max_steps is 200; set max_steps to -1 to count epochs"),
         ({"rollout_dtype": "int8"}, "rollout_dtype"),

@@ -15,6 +15,7 @@ from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK,
 from saki.methods import get_method
 from saki.objectives import radius_schedule
 from saki.training.launch import check_launch
+from saki.training.learning_rate import check_learning_rate_schedule
 from saki.training.pool_options import PoolOptions
 from saki.training.publishing import check_hub_strategy
 from saki.types import ExactOptions, check_number, unknown_option
@@ -148,6 +149,7 @@ class SakiConfig(TrainingArguments, PoolOptions, ExactOptions):
         except FileNotFoundError as error:
             raise ValueError(f"a setting names the file {error.filename!r}, which is not there; check it") from error
         check_hub_strategy(self)
+        check_learning_rate_schedule(self)
         check_launch(self)
         self._derive_accumulation()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from trl import GRPOConfig
 
 from saki.training.config import name_checkpointing
+from saki.training.learning_rate import check_learning_rate_schedule
 from saki.training.publishing import check_hub_strategy
 from saki.types import check_number
 
@@ -83,6 +84,7 @@ class TeacherConfig(GRPOConfig):
             )
         self.gradient_accumulation_steps = derived
         check_hub_strategy(self)
+        check_learning_rate_schedule(self)
 
     @property
     def run_dir(self) -> Path:
