@@ -13,6 +13,7 @@ import torch
 
 from saki.functional import kl_divergence
 from saki.methods import FULL_REVERSE_KL, REVERSE_KL, VocabularyBranch, get_method, method_names
+from saki.methods.candidates import PROPOSAL
 from saki.methods.paper import SAKI
 from saki.objectives import TokenTargets
 
@@ -43,6 +44,8 @@ def losses(method, prefix, branch, clip=None):
         reference_logprobs=log_ref,
         teacher_sample_ids=tokens,
         teacher_entropy=torch.zeros(V, dtype=torch.float64),
+        proposal_ids=tokens,
+        proposal_teacher_logprobs=log_t,
     )
     routes = torch.full((V,), branch)
     chosen = log_p[method.target_ids(routes, targets)]
@@ -75,6 +78,38 @@ def forward_kl(prefix):
 @pytest.mark.parametrize("name", ["opd", "trb", "saki", "vopd", "opd_full", "trb_full", "saki_rkl_full"])
 def test_expected_gradient_of_the_first_branch_is_that_of_reverse_kl(name, prefix):
     assert torch.allclose(expected(get_method(name), prefix), gradient(reverse_kl(prefix), prefix), atol=1e-12)
+
+
+def coupled_gradient(method, prefix, log_q):
+    """Expected gradient of a method's loss over the maximal coupling of p with q: pairs (z, y) enumerated."""
+    log_p = torch.log_softmax(prefix[0], dim=-1)
+    p, q = log_p.detach().exp(), log_q.exp()
+    kept, residual = torch.minimum(p, q), (q - p).clamp(min=0)
+    proposals, committed = torch.meshgrid(torch.arange(V), torch.arange(V), indexing="ij")
+    weights = torch.diag(kept) + (p - kept).unsqueeze(1) * (residual / residual.sum())
+    assert torch.allclose(weights.sum(dim=1), p)
+    assert torch.allclose(weights.sum(dim=0), q)
+    proposals, committed = proposals.flatten(), committed.flatten()
+    targets = TokenTargets(
+        completion_ids=committed,
+        teacher_mode_ids=prefix[1].argmax().expand(V * V),
+        teacher_logprobs=prefix[1][committed],
+        student_logprobs=log_p.detach()[committed],
+        policy_logprobs=log_p.detach()[committed],
+        proposal_ids=proposals,
+        proposal_teacher_logprobs=prefix[1][proposals],
+    )
+    routes = torch.zeros(V * V, dtype=torch.long)
+    values, _ = method.token_losses(log_p[method.target_ids(routes, targets)], routes, targets, None)
+    return gradient((weights.flatten() * values).sum(), prefix)
+
+
+def test_the_loss_on_proposals_has_the_gradient_of_reverse_kl_at_guided_prefixes_and_that_of_trb_has_not(prefix):
+    log_p = torch.log_softmax(prefix[0].detach(), dim=-1)
+    log_q = torch.log_softmax(0.5 * log_p + 0.5 * prefix[1], dim=-1)
+    exact = gradient(reverse_kl(prefix), prefix)
+    assert torch.allclose(coupled_gradient(PROPOSAL, prefix, log_q), exact, atol=1e-12)
+    assert (coupled_gradient(get_method("trb"), prefix, log_q) - exact).abs().max() > 0.05
 
 
 def test_full_reverse_kl_has_the_expected_k1_gradient_at_every_token(prefix):

@@ -28,6 +28,11 @@ def _teacher_mode(targets: TokenTargets) -> Tensor:
     return targets.teacher_mode_ids
 
 
+def _proposal(targets: TokenTargets) -> Tensor:
+    assert targets.proposal_ids is not None
+    return targets.proposal_ids
+
+
 def _teacher_sample(targets: TokenTargets) -> Tensor:
     assert targets.teacher_sample_ids is not None
     return targets.teacher_sample_ids
@@ -35,6 +40,11 @@ def _teacher_sample(targets: TokenTargets) -> Tensor:
 
 def _reverse_kl(logprobs: Tensor, targets: TokenTargets, clip: float | None) -> tuple[Tensor, Tensor | None]:
     return reverse_kl_loss(logprobs, targets.teacher_logprobs, clip)
+
+
+def _proposal_reverse_kl(logprobs: Tensor, targets: TokenTargets, clip: float | None) -> tuple[Tensor, Tensor | None]:
+    assert targets.proposal_teacher_logprobs is not None
+    return reverse_kl_loss(logprobs, targets.proposal_teacher_logprobs, clip)
 
 
 def _likelihood(logprobs: Tensor, targets: TokenTargets, clip: float | None) -> tuple[Tensor, Tensor | None]:
@@ -48,6 +58,9 @@ def _weighted_mode(logprobs: Tensor, targets: TokenTargets, clip: float | None) 
 
 REVERSE_KL = Branch("reverse_kl", _committed_token, _reverse_kl)
 """Sampled reverse KL on the committed token (Eq. 12)."""
+
+PROPOSAL_REVERSE_KL = Branch("proposal_reverse_kl", _proposal, _proposal_reverse_kl)
+"""Sampled reverse KL on the student's proposal, kept or rejected: a draw from p at a guided prefix, too."""
 
 TEACHER_MODE = Branch("teacher_mode", _teacher_mode, _likelihood)
 """Likelihood of the teacher's top token (Eq. 15)."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from saki.functional import kl_divergence
 from saki.methods.beyond import FULL_COUPLED
-from saki.methods.branches import WEIGHTED_TEACHER_MODE
+from saki.methods.branches import PROPOSAL_REVERSE_KL, WEIGHTED_TEACHER_MODE
 from saki.methods.record import Branch, Method, VocabularyBranch
 from saki.methods.vocabulary import COUPLED_KL, FULL_FORWARD_KL, FULL_REVERSE_KL, mixture
 from saki.objectives import TokenTargets, log_ratio_advantage, route_corrections, route_to_first
@@ -86,6 +86,13 @@ MIXED = _everywhere("full_mixed", "three parts of full reverse KL and one of for
 JSD = _everywhere("full_jsd", "Jensen-Shannon divergence", "bridge", JENSEN_SHANNON)
 OPD_MIXED = _everywhere("opd_mixed", "the loss of full_mixed", "student", MIXED_KL)
 COUPLED = FULL_COUPLED
+PROPOSAL = Method(
+    name="trb_proposal",
+    summary="Bridge rollouts; the loss of opd on the student's proposal at every token, kept or rejected.",
+    behavior="bridge",
+    router=route_to_first,
+    branches=(PROPOSAL_REVERSE_KL,),
+)
 OPD_COUPLED = _everywhere("opd_coupled", "the loss of full_coupled", "student", COUPLED_KL)
 
 CANDIDATES: Sequence[str] = (
@@ -97,5 +104,6 @@ CANDIDATES: Sequence[str] = (
     "JSD",
     "OPD_MIXED",
     "OPD_COUPLED",
+    "PROPOSAL",
 )
 """Names of the candidates in this module."""

@@ -55,6 +55,8 @@ class TokenTargets:
         reference_logprobs: [N] nats, see :class:`TokenFacts`.
         teacher_sample_ids: [N] int64, see :class:`TokenFacts`.
         teacher_entropy: [N] nats, see :class:`TokenFacts`.
+        proposal_ids: [N] int64, the student's proposals z; y where nothing was corrected.
+        proposal_teacher_logprobs: [N] nats, log T(z).
     """
 
     completion_ids: Tensor
@@ -65,6 +67,8 @@ class TokenTargets:
     reference_logprobs: Tensor | None = None
     teacher_sample_ids: Tensor | None = None
     teacher_entropy: Tensor | None = None
+    proposal_ids: Tensor | None = None
+    proposal_teacher_logprobs: Tensor | None = None
 
     def select(self, index: Tensor | slice) -> TokenTargets:
         """The targets of some tokens."""

@@ -73,6 +73,8 @@ class MethodLoss:
             teacher_mode_ids=inputs["teacher_mode_ids"][mask],
             teacher_logprobs=inputs["teacher_logprobs"][mask],
             student_logprobs=inputs["student_logprobs"][mask],
+            proposal_ids=inputs["proposal_ids"][mask],
+            proposal_teacher_logprobs=inputs["proposal_teacher_logprobs"][mask],
             **{name: inputs[name][mask] for name in self._method.needs},
         )
         ids = torch.stack([targets.completion_ids, self._method.target_ids(routes, targets)], dim=1)
