@@ -241,6 +241,26 @@ def test_another_teacher_or_base_model_is_refused(tmp_path):
     trainer(tmp_path / "adapter", **lora).train(resume_from_checkpoint=True)
 
 
+def test_what_the_checkpoint_would_overrule_is_refused(tmp_path):
+    """An optimizer takes its settings from the checkpoint, an adapter its scale from the configuration: neither is seen."""
+    lora = LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj"])
+    options = {"max_steps": 1, "save_strategy": "steps", "save_steps": 1, "learning_rate": 1e-3}
+    trainer(tmp_path, peft_config=lora, **options).train()
+    for changes, message in (
+        ({"learning_rate": 1e-4}, "learning_rate = 0.001, this run has 0.0001; give the same learning_rate"),
+        ({"weight_decay": 0.5}, "weight_decay = 0.01, this run has 0.5"),
+        (
+            {"peft_config": LoraConfig(r=2, lora_alpha=64, target_modules=["q_proj"])},
+            "adapter = 'peft_type LORA, r 2, lora_alpha 4, .*', this run has 'peft_type LORA, r 2, lora_alpha 64, ",
+        ),
+        ({"peft_config": LoraConfig(r=4, lora_alpha=4, target_modules=["q_proj"])}, "adapter = .* r 4, "),
+        ({"peft_config": None}, "adapter = .*, this run has 'none'"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            trainer(tmp_path, **{"peft_config": lora, **options, **changes}).train(resume_from_checkpoint=True)
+    trainer(tmp_path, peft_config=lora, **options).train(resume_from_checkpoint=True)
+
+
 def test_other_prompts_are_told_in_words(tmp_path):
     options = {"max_steps": 1, "save_strategy": "steps", "save_steps": 1}
     trainer(tmp_path, **options).train()

@@ -36,6 +36,10 @@ def test_paper_defaults(tmp_path):
         ({"lr_scheduler_kwargs": [1]}, "lr_scheduler_kwargs must be a JSON object"),
         ({"gradient_checkpointing_kwargs": "foo"}, "gradient_checkpointing_kwargs is not valid JSON"),
         ({"optim_args": "a=1,b"}, "optim_args must be key=value pairs"),
+        ({"ignore_data_skip": True}, "would train on the first prompts again"),
+        ({"save_on_each_node": True}, "leave them out"),
+        ({"accelerator_config": {"split_batches": True}}, "would change which completions a rank trains on"),
+        ({"accelerator_config": {"even_batches": False}}, "would change which completions a rank trains on"),
         (
             {"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": {"num_cycle": 2}},
             r"lr_scheduler_kwargs .* do not suit lr_scheduler_type cosine: .*'num_cycle'",
@@ -94,3 +98,10 @@ def test_gradient_checkpointing_by_its_old_name_warns_of_nothing_and_changes_not
     assert again == 2 * once  # the layers run once more in the backward pass
     for name, parameter in plain.items():
         torch.testing.assert_close(parameter, checkpointed[name], msg=name)
+
+
+def test_ranks_wait_for_a_pool_as_long_as_it_may_take(tmp_path):
+    pytest.importorskip("ray")
+    options = {"output_dir": str(tmp_path), "use_cpu": True, "report_to": "none", "engine": "pool"}
+    assert SakiConfig(**options).ddp_timeout == 1800 + 300 + 1800
+    assert SakiConfig(**options, pool_start_timeout=60.0, ddp_timeout=9000).ddp_timeout == 9000

@@ -15,7 +15,7 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.utils import FullyShardedDataParallelPlugin
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
-from saki.training.launch import check_launch, check_launched, use_float32_reductions
+from saki.training.launch import SHUTDOWN, SHUTDOWN_SECONDS, check_launch, check_launched, use_float32_reductions
 from tests.training.launching import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +23,7 @@ CONFIGS = ROOT / "configs" / "accelerate"
 
 
 def arguments(**changes):
-    return SimpleNamespace(**{"n_gpu": 1, "process_index": 0, "_n_gpu": 1, **changes})
+    return SimpleNamespace(**{"n_gpu": 1, "process_index": 0, "_n_gpu": 1, "bf16": False, "fp16": False, **changes})
 
 
 @pytest.mark.parametrize("name", ["ddp", "fsdp2"])
@@ -78,6 +78,24 @@ def test_one_process_takes_one_gpu_and_says_so(caplog):
     check_launch(args)
     assert args._n_gpu == 1
     assert "4 GPUs are visible" in caplog.text
+
+
+def test_a_precision_that_only_accelerate_knows_is_refused(monkeypatch):
+    """The update would run in it, and the rollout's copy would not."""
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    with pytest.raises(ValueError, match="set bf16 to true, or accelerate's mixed_precision to 'no'"):
+        check_launch(arguments())
+    check_launch(arguments(bf16=True))
+
+
+@pytest.mark.parametrize(("process", "timeout", "said"), [(0, None, True), (1, None, False), (0, "3600", False)])
+def test_what_the_launcher_does_with_a_signal_is_told_once(process, timeout, said, monkeypatch, caplog):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.delenv(SHUTDOWN, raising=False)
+    if timeout is not None:
+        monkeypatch.setenv(SHUTDOWN, timeout)
+    check_launch(arguments(process_index=process))
+    assert (f"kills this process {SHUTDOWN_SECONDS} s later" in caplog.text) == said
 
 
 def test_gradients_are_reduced_in_float32_and_logprobs_left_as_they_are():

@@ -220,6 +220,19 @@ def test_peft_trains_the_adapter_and_the_engine_follows(tmp_path):
     assert torch.equal(base, frozen["model.layers.0.self_attn.q_proj.weight"])
 
 
+def test_an_adapter_starts_from_the_seed_alone(tmp_path):
+    def first_weights(folder, **changes):
+        run = trainer(folder, peft_config=LoraConfig(r=2, target_modules=["q_proj"]), **changes)
+        return [value.detach().clone() for name, value in run.model.named_parameters() if "lora_A" in name]
+
+    torch.manual_seed(1)
+    one = first_weights(tmp_path / "one")
+    torch.manual_seed(2)
+    other = first_weights(tmp_path / "other")
+    assert all(map(torch.equal, one, other))
+    assert not any(map(torch.equal, one, first_weights(tmp_path / "seed", seed=4)))
+
+
 def test_a_method_of_ones_own(tmp_path):
     own = Method("own", "Reverse KL under bridge rollouts.", "bridge", route_to_first, (REVERSE_KL,))
     run = trainer(tmp_path, method=own)

@@ -15,6 +15,7 @@ from typing import Any
 
 from saki.files import writing
 from saki.files.atomic import flush
+from saki.training.resume import OPTIMIZER_FIELDS
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ SUPERSEDED = "superseded-"
 _NAME = re.compile(r"^checkpoint-(\d+)$")
 
 
-LATER_FACTS = frozenset({"teacher_weights", "base_weights"})
+LATER_FACTS = frozenset({"teacher_weights", "base_weights", "adapter", *OPTIMIZER_FIELDS})
 """Facts that checkpoints of earlier versions lack; where one is missing it is not compared."""
 
 _OF_WHAT = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ from saki.training.publishing import check_hub_strategy
 from saki.types import ExactOptions, check_number, unknown_option
 
 logger = logging.getLogger(__name__)
+
+ROLLOUT_SECONDS = 1800.0
+"""Seconds of rollout that ``ddp_timeout`` leaves beside the start of a pool's replica and a stall."""
 
 
 @dataclass
@@ -140,6 +144,7 @@ class SakiConfig(TrainingArguments, PoolOptions, ExactOptions):
         if self.auto_find_batch_size:
             raise ValueError("auto_find_batch_size would change the step's rollout; set per_device_train_batch_size")
         self._check_library_options()
+        self._leave_time_for_the_pool()
         self.radius_at(1)
         name_checkpointing(self)
         if self.ddp_find_unused_parameters is None:
@@ -151,6 +156,7 @@ class SakiConfig(TrainingArguments, PoolOptions, ExactOptions):
         check_hub_strategy(self)
         check_learning_rate_schedule(self)
         check_launch(self)
+        self._check_accelerator()
         self._derive_accumulation()
 
     def _check_library_options(self) -> None:
@@ -158,6 +164,11 @@ class SakiConfig(TrainingArguments, PoolOptions, ExactOptions):
         if self.label_smoothing_factor or self.neftune_noise_alpha is not None:
             raise ValueError(
                 "label_smoothing_factor and neftune_noise_alpha would change the objective; leave them out"
+            )
+        if self.ignore_data_skip or self.save_on_each_node:
+            raise ValueError(
+                "ignore_data_skip would train on the first prompts again after a resume, and save_on_each_node would "
+                "write one checkpoint several times; leave them out"
             )
         if self.metric_for_best_model not in (None, "loss", "eval_loss"):
             raise ValueError(
@@ -191,6 +202,21 @@ class SakiConfig(TrainingArguments, PoolOptions, ExactOptions):
             raise ValueError(f"optim_args must be key=value pairs separated by commas, got {self.optim_args!r}")
         if self.deepspeed and importlib.util.find_spec("deepspeed") is None:
             raise ValueError("deepspeed is set, and the package is not installed; install deepspeed or leave it out")
+
+    def _check_accelerator(self) -> None:
+        """What the library hands to accelerate, as it stands after the library has read it."""
+        shared: Any = self.accelerator_config
+        if shared.split_batches or shared.dispatch_batches or not shared.even_batches:
+            raise ValueError(
+                "accelerator_config's split_batches, dispatch_batches and even_batches would change which completions "
+                "a rank trains on; leave them out"
+            )
+
+    def _leave_time_for_the_pool(self) -> None:
+        """Ranks other than the pool's wait in a collective while it starts, rolls out and replaces a replica."""
+        if self.engine == "pool":
+            needed = self.pool_start_timeout + self.pool_stall_timeout + ROLLOUT_SECONDS
+            self.ddp_timeout = max(self.ddp_timeout, math.ceil(needed))
 
     def _check_numbers(self) -> None:
         """Numbers of the library that it takes as they come, and ours that are no counts."""

@@ -11,6 +11,9 @@ from transformers import TrainingArguments
 
 logger = logging.getLogger(__name__)
 
+SHUTDOWN, SHUTDOWN_SECONDS = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", 30
+"""Variable of torch's launcher: seconds between the signal that it passes on and SIGKILL; and the default."""
+
 _SHARDED = "accelerate launch --config_file configs/accelerate/fsdp2.yaml"
 
 
@@ -29,6 +32,19 @@ def check_launch(args: TrainingArguments) -> None:
             args.n_gpu,
         )
         args._n_gpu = 1
+    precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    if precision in ("bf16", "fp16") and not (args.bf16 or args.fp16):
+        raise ValueError(
+            f"accelerate was told mixed_precision: {precision}, and {precision} is not set here, so the rollout would "
+            f"keep another precision than the update; set {precision} to true, or accelerate's mixed_precision to 'no'"
+        )
+    if "TORCHELASTIC_RUN_ID" in os.environ and SHUTDOWN not in os.environ and args.process_index == 0:
+        logger.warning(
+            "the launcher passes Ctrl-C and SIGTERM on and kills this process %d s later, with or without a "
+            "checkpoint; export %s=3600 before the launch, if a step takes longer",
+            SHUTDOWN_SECONDS,
+            SHUTDOWN,
+        )
     if _is_set("ACCELERATE_USE_FSDP"):
         if os.environ.get("FSDP_VERSION", "1") == "1":
             raise ValueError(_only_fsdp2())

@@ -14,6 +14,9 @@ from saki.models import plain_state
 from saki.rollout import model_checksum
 from saki.types import Prompt
 
+OPTIMIZER_FIELDS = ("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")
+"""Settings that a resumed optimizer takes from the checkpoint, whatever the configuration says."""
+
 RESUME_FIELDS = (
     "seed",
     "prompts_per_step",
@@ -25,6 +28,7 @@ RESUME_FIELDS = (
     "radius_anneal_steps",
     "radius_floor",
     "advantage_clip",
+    *OPTIMIZER_FIELDS,
 )
 """Settings of the configuration that decide what the steps do."""
 
@@ -73,6 +77,28 @@ def weights_facts(student: nn.Module, teacher: nn.Module | None) -> dict[str, st
         frozen = ((name, value) for name, value in student.named_parameters() if not value.requires_grad)
         facts["base_weights"] = _sample(frozen)
     return facts
+
+
+def adapter_facts(student: nn.Module) -> dict[str, str]:
+    """The adapter that a checkpoint's weights are for, in words.
+
+    Args:
+        student: The trainable model, plain or PEFT.
+    """
+    adapters = getattr(student, "peft_config", None)
+    if not adapters or not hasattr(student, "get_base_model"):
+        return {"adapter": "none"}
+    settings = adapters[student.active_adapter].to_dict()
+    return {"adapter": ", ".join(f"{name} {_in_words(settings[name])}" for name in _ADAPTER if settings.get(name))}
+
+
+_ADAPTER = ("peft_type", "r", "lora_alpha", "use_rslora", "use_dora", "target_modules", "modules_to_save")
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, list | tuple | set | frozenset):
+        return "[" + " ".join(sorted(map(str, value))) + "]"
+    return str(getattr(value, "value", value))
 
 
 def _sample(weights: Iterable[tuple[str, Tensor]]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import TrainOutput
 
@@ -29,7 +29,7 @@ from saki.training.pool_engine import pool_engine
 from saki.training.probing import ProbeCallback, load_probe
 from saki.training.publishing import Publishing
 from saki.training.ranks import Ranks
-from saki.training.resume import resume_facts, weights_facts
+from saki.training.resume import adapter_facts, resume_facts, weights_facts
 from saki.training.rewind import RewindCallback
 from saki.training.rollouts import StepRollouts
 from saki.training.sampler import CompletionDataset, StepSampler, check_enough, keep_as_list
@@ -103,9 +103,10 @@ class SakiTrainer(Publishing, WholeCheckpoints):
         if peft_config is not None:
             from peft import get_peft_model
 
+            set_seed(args.seed)  # the adapter's first weights are drawn, on every rank the same
             student = get_peft_model(student, peft_config)
         note_narrow_weights(student)
-        self._weights_given = weights_facts(student, teacher)
+        self._weights_given = {**weights_facts(student, teacher), **adapter_facts(student)}
         self.prompts = _render(train_dataset, tokenizer, args)
         self.eval_prompts = _render(eval_dataset, tokenizer, args) if eval_dataset is not None else None
         self.eval_grader = eval_grader

@@ -58,6 +58,7 @@ class RayRuntime:
             raise ValueError("a pool of replicas needs ray; install it with: pip install 'saki[ray]'") from None
         self.ray: Any = ray
         if ray.is_initialized():
+            self._look_for_room(settings)
             return
         self._owned = True
         try:
@@ -72,6 +73,26 @@ class RayRuntime:
             self.close()
             where = "start on this machine" if settings.address is None else f"join {settings.address}"
             raise PoolError(f"ray did not {where}: {error}") from error
+        self._look_for_room(settings)
+
+    def _look_for_room(self, settings: PoolSettings) -> None:
+        """Compare what the replicas ask for with what there is: Ray would let them wait without a word.
+
+        Raises:
+            ValueError: If this machine alone can never hold them. A cluster may grow, so there it is a warning.
+        """
+        there = self.ray.cluster_resources()
+        for name, amount in {"CPU": settings.cpus, "GPU": settings.gpus, **settings.resources}.items():
+            if amount <= 0 or _places(name, there.get(name, 0.0), amount) >= settings.replicas:
+                continue
+            lacking = (
+                f"{settings.replicas} replicas with {amount:g} {name} each do not fit: there is {there.get(name, 0):g} "
+                f"{name}"
+            )
+            if self._owned and settings.address is None:
+                self.close()
+                raise ValueError(f"{lacking}; lower pool_replicas or what a replica is charged for")
+            logger.warning("%s in the cluster now; replicas wait until there is room", lacking)
 
     def _start(self, settings: PoolSettings) -> None:
         # Sockets lie in it, so it is for this user alone. Ray opens its own folder to everybody: one more level.
@@ -108,6 +129,13 @@ class RayRuntime:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
+
+
+def _places(name: str, there: float, amount: float) -> int:
+    """How many replicas find room; a share of a GPU does not reach over to the next."""
+    if name == "GPU" and amount < 1:
+        return int(there) * int(1 / amount + 1e-6)
+    return int(there / amount + 1e-6)
 
 
 def _is_initialized() -> bool:

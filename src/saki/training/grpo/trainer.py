@@ -21,7 +21,7 @@ from saki.training.grpo.prompts import graded_prompts
 from saki.training.grpo.rewards import Grader, batched_reward
 from saki.training.model_card import ModelCard, RunNames
 from saki.training.publishing import Publishing
-from saki.training.resume import resume_facts
+from saki.training.resume import OPTIMIZER_FIELDS, resume_facts
 from saki.training.rewind import RewindCallback
 from saki.training.sampler import check_enough
 from saki.training.student_card import logged_figures, named
@@ -136,7 +136,7 @@ class TeacherTrainer(Publishing, WholeCheckpoints, GRPOTrainer):
 
     def resume_facts(self) -> dict[str, Any]:
         """What a resumed run must share with the one that wrote the checkpoint."""
-        return resume_facts(self._args, "grpo", self.prompts.prompts, SETTINGS)
+        return resume_facts(self._args, "grpo", self.prompts.prompts, (*SETTINGS, *OPTIMIZER_FIELDS))
 
     def model_card(self) -> ModelCard:
         """The card of the teacher as it is now."""
