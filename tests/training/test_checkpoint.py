@@ -242,7 +242,7 @@ def test_another_teacher_or_base_model_is_refused(tmp_path):
 
 
 def test_what_the_checkpoint_would_overrule_is_refused(tmp_path):
-    """An optimizer takes its settings from the checkpoint, an adapter its scale from the configuration: neither is seen."""
+    """An optimizer takes its settings from the checkpoint, an adapter its scale from the configuration, both unseen."""
     lora = LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj"])
     options = {"max_steps": 1, "save_strategy": "steps", "save_steps": 1, "learning_rate": 1e-3}
     trainer(tmp_path, peft_config=lora, **options).train()
