@@ -37,7 +37,7 @@ def test_requests_divide_into_samples(workload):
 @pytest.mark.parametrize(
     ("preset", "folders", "message"),
     [
-        ("small", {}, "preset must be one of tiny, smollm2, qwen3-shapes"),
+        ("small", {}, "preset must be one of tiny, folders, smollm2, qwen3-shapes"),
         ("smollm2", {}, "takes two folders"),
         ("smollm2", {"model": "a"}, "takes two folders"),
         ("tiny", {"model": "a", "teacher_model": "b"}, "takes no folders"),

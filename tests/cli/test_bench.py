@@ -63,7 +63,7 @@ def test_train_needs_trl(capsys, monkeypatch):
         (["rollouts"], "got 'rollouts'"),
         (["rollout", "--preset", "small"], "preset must be one of"),
         (["rollout", "--preset", "tiny", "--model", "lab/student"], "preset 'tiny' takes no folders; leave them out"),
-        (["rollout", "--preset", "smollm2", "--model", "lab/student"], "give --model and --teacher_model"),
+        (["rollout", "--preset", "folders", "--model", "lab/student"], "give --model and --teacher_model"),
         (["rollout", "--arms", "fast"], "arms must be distinct names"),
         (["rollout", "--lengths", "long"], "lengths must be fixed or lognormal"),
         (["rollout", "--trust_region_radius", "0"], "trust_region_radius must be above 0"),

@@ -123,6 +123,7 @@ def test_the_paper_teacher_is_table_4(tmp_path):
     assert config.scale_rewards == "group"
     assert config.num_iterations == 1
     assert not config.mask_truncated_completions
+    assert not config.vllm_importance_sampling_correction
 
 
 def test_the_evaluation_is_that_of_the_paper(tmp_path):
@@ -152,6 +153,7 @@ def test_rows_plan(name, capsys):
     assert saki.cli.plan.run(words) == 0
     shown = capsys.readouterr().out
     assert ("rolls out the student alone" in shown) == (ROWS[name] in ("opd", "exopd"))
+    assert ("knows no radius" in shown) == (ROWS[name] == "skd")
     by_hand = ["--model", f"qwen3-{name.rsplit('_', 1)[1]}", "--teacher_model", "qwen3-4b", *words[1:]]
     by_hand += ["--gradient_checkpointing", "true", "--per_device_train_batch_size", "2", "--rollout_batch_rows", "16"]
     assert saki.cli.plan.run(by_hand) == 0

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from saki.cli.main import main
-from saki.cli.probe import active_steps, checkpoint_step, file_names
+from saki.cli.probe import active_steps, checkpoint_step, file_names, parser
 from saki.probe import MEASURES, read_measurement, read_probe
 from tests.cli.spoken import refused
 
@@ -135,3 +135,9 @@ def test_names_of_files():
         file_names(["a/b", "c", "a/b"])
     assert checkpoint_step("runs/trb/checkpoints/checkpoint-50") == 50
     assert checkpoint_step("runs/trb/model") is None
+
+
+@pytest.mark.parametrize(("words", "tokens"), [([], 64), (["--dataset", "a.parquet"], 7168)])
+def test_completions_are_the_papers_unless_the_prompts_are_the_labs(words, tokens):
+    _, args = parser("build").parse(words)
+    assert args.max_completion_length == tokens

@@ -100,7 +100,7 @@ def test_the_order_depends_on_the_seed_alone():
     ("rows", "options", "message"),
     [
         ([{"question": "a"}], {}, "row 0 has no 'prompt', only .'question'.; name the column"),
-        ([{"prompt": "a"}], {}, "row 0 has no 'answer'.*--answer_column"),
+        ([row("a"), {"prompt": "a"}], {}, "row 1 has no 'answer'.*--answer_column"),
         ([row(7)], {}, "the prompt of row 0 is no text and no list of messages"),
         ([row("a")], {"strip_suffix": " b"}, "no prompt ends in strip_suffix ' b' .the first ends in 'a'."),
         ([row([{"role": "system", "content": "a"}])], {"suffix": "b"}, "no user message for the suffix"),
@@ -113,6 +113,16 @@ def test_the_order_depends_on_the_seed_alone():
 def test_mistakes_are_one_sentence(rows, options, message):
     with pytest.raises(ValueError, match=message):
         prepare_prompts(rows, **options)
+
+
+def test_prompts_without_answers_are_filtered_all_the_same(tmp_path):
+    """Distillation needs no answers."""
+    found = prepare_prompts([{"prompt": "a"}, {"prompt": " "}, {"prompt": "a"}, {"prompt": "b"}], deduplicate=True)
+    assert found.rows == [{"prompt": "a", "index": "0"}, {"prompt": "b", "index": "3"}]
+    assert (found.has_answers, found.num_conflicting) == (False, 0)
+    assert found.dropped == {"empty": 1, "no_answer": 0, "language": 0, "duplicate": 1, "too_long": 0}
+    write_prompts(tmp_path / "p.parquet", found, {})
+    assert list(load_prompt_dataset(tmp_path / "p.parquet")) == found.rows
 
 
 @pytest.mark.parametrize("prompt", ["a", user("a")])

@@ -125,6 +125,15 @@ def test_radius_zero_is_opd_to_the_bit(tmp_path):
     assert_equal_weights(*trained)
 
 
+def test_tokens_a_second_are_those_of_generation_alone(tmp_path):
+    """In a student rollout the engine also scores with the teacher, which has a time of its own."""
+    trainer(tmp_path, method=get_method("opd"), max_steps=2).train()
+    for line in metrics(tmp_path):
+        assert line["time/score_s"] > 0
+        tokens = line["rollout/mean_length"] * 8
+        assert line["time/tokens_per_s"] == pytest.approx(tokens / line["time/rollout_s"])
+
+
 def test_learning_rate_zero_changes_nothing(tmp_path):
     run = trainer(tmp_path, learning_rate=0.0)
     before = weights(run)

@@ -47,13 +47,17 @@ def write_comparison_report(folders: Sequence[Path], path: Path) -> Path:
         rows = read_metrics(folder / METRICS)
         notes += [f"{name}: {rows.note}."] if rows.note else []
         lines.append(Line(name, (merge_steps(rows),), read_settings(folder / CONFIG) or {}))
-        after = (read_evaluation(folder / EVALUATION) or {}).get("after")
+        after = _of_trained(folder)
         results |= {name: after} if after else {}
     accuracy = evaluation_section(results, title="Accuracy of the trained students", expected=names) if results else ""
     sections = [
         _overview(lines, notes),
         _differences(lines),
-        accuracy or section("Accuracy of the trained students", missing(f"Not there: no run has an {EVALUATION}.")),
+        accuracy
+        or section(
+            "Accuracy of the trained students",
+            missing(f"Not there: no run has an {EVALUATION}, nor one of saki eval in RUN/evaluation."),
+        ),
         *_curves(lines),
         _last_step(lines),
     ]
@@ -97,6 +101,13 @@ def write_study_report(folder: Path, path: Path) -> Path:
     lead = f"{', '.join(study.students)}; {len(study.labels)} arms, compared with {study.reference}"
     write_text(path, page(f"Study report: {folder.resolve().name}", lead, sections))
     return path
+
+
+def _of_trained(folder: Path) -> Mapping[str, Any] | None:
+    """What a run's student scored after training: of saki demo, or of saki eval into RUN/evaluation."""
+    after = (read_evaluation(folder / EVALUATION) or {}).get("after")
+    results = list((read_evaluation(folder / "evaluation" / EVALUATION) or {}).values())
+    return after or (results[0] if len(results) == 1 else None)
 
 
 def short_names(folders: Sequence[Path]) -> list[str]:

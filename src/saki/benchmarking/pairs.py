@@ -18,7 +18,9 @@ from saki.rollout import HFDecoder
 
 Side = Literal["student", "teacher"]
 
-PRESETS = ("tiny", "smollm2", "qwen3-shapes")
+PRESETS = ("tiny", "folders", "smollm2", "qwen3-shapes")
+OF_FOLDERS = ("folders", "smollm2")
+"""Presets that load two folders; they differ in the name alone."""
 
 TINY_VOCAB = 4096
 QWEN3_VOCAB = 151_936
@@ -76,10 +78,11 @@ def make_pair(
     """A pair by preset.
 
     Args:
-        preset: ``tiny`` (random Qwen3 of 1.3 and 3.6 million parameters, 4,096 ids), ``smollm2`` (folders) or
+        preset: ``tiny`` (random Qwen3 of 1.3 and 3.6 million parameters, 4,096 ids), ``folders``, by
+            another name ``smollm2``, or
             ``qwen3-shapes`` (random models with the shapes of Qwen3-1.7B and 4B).
-        model: Student folder of ``smollm2``.
-        teacher_model: Teacher folder of ``smollm2``.
+        model: Student folder of ``folders``.
+        teacher_model: Teacher folder of ``folders``.
         dtype: Dtype of both models.
         device: By default the CPU.
 
@@ -90,15 +93,19 @@ def make_pair(
     if preset not in PRESETS:
         raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {preset!r}")
     folders = (model, teacher_model)
-    if None in folders if preset == "smollm2" else folders != (None, None):
+    if None in folders if preset in OF_FOLDERS else folders != (None, None):
         raise ValueError(
             f"preset {preset!r} takes "
-            + ("two folders; give --model and --teacher_model" if preset == "smollm2" else "no folders; leave them out")
+            + (
+                "two folders; give --model and --teacher_model"
+                if preset in OF_FOLDERS
+                else "no folders; leave them out"
+            )
         )
-    if preset == "smollm2":
+    if preset in OF_FOLDERS:
         assert model is not None
         assert teacher_model is not None
-        return _loaded_pair(model, teacher_model, dtype, device)
+        return _loaded_pair(preset, model, teacher_model, dtype, device)
     tiny = preset == "tiny"
     vocab = TINY_VOCAB if tiny else QWEN3_VOCAB
     name = str(dtype).removeprefix("torch.")
@@ -172,7 +179,7 @@ def _random_prompts(count: int, length: int, seed: int, vocab: int) -> list[tupl
     return [tuple(row) for row in ids.tolist()]
 
 
-def _loaded_pair(model: str, teacher_model: str, dtype: torch.dtype, device: torch.device) -> BenchPair:
+def _loaded_pair(preset: str, model: str, teacher_model: str, dtype: torch.dtype, device: torch.device) -> BenchPair:
     pair = load_pair(model, teacher_model, student_dtype=dtype, teacher_dtype=dtype, device=device)
     folders: dict[Side, str] = {"student": model, "teacher": teacher_model}
     name = str(dtype).removeprefix("torch.")
@@ -193,7 +200,7 @@ def _loaded_pair(model: str, teacher_model: str, dtype: torch.dtype, device: tor
         }
 
     return BenchPair(
-        name="smollm2",
+        name=preset,
         vocab_size=pair.spec.vocab_size,
         device=device,
         build=build,

@@ -242,7 +242,7 @@ def bench_train(
         ValueError: If the pair has no tokenizer.
     """
     if pair.tokenizer is None:
-        raise ValueError(f"preset {pair.name!r} has no tokenizer, which trainers need; take tiny or smollm2")
+        raise ValueError(f"preset {pair.name!r} has no tokenizer, which trainers need; take tiny or folders")
     say = progress or (lambda _: None)
     prompts = pair.prompt_ids((steps + 1) * batch_size, prompt_length, seed)
     texts = tuple(str(pair.tokenizer.decode(list(ids))) for ids in prompts)

@@ -71,7 +71,8 @@ def summary(prepared: PreparedPrompts, args: DataArguments) -> str:
     """The counts as a table."""
     lines = [
         f"{prepared.num_rows:8,}  rows in {args.source}",
-        f"{prepared.num_unique:8,}  unique prompts, {prepared.num_conflicting} of them with answers that differ",
+        f"{prepared.num_unique:8,}  unique prompts"
+        + (f", {prepared.num_conflicting} of them with answers that differ" if prepared.has_answers else ""),
     ]
     off = {
         "language": args.language == "any" and "--language no_cjk",
@@ -79,6 +80,9 @@ def summary(prepared: PreparedPrompts, args: DataArguments) -> str:
         "too_long": args.max_prompt_length is None and "--max_prompt_length",
     }
     for reason, count in prepared.dropped.items():
+        if reason == "no_answer" and not prepared.has_answers:
+            lines.append("       -  without answers, as the source has no such column (--answer_column names another)")
+            continue
         unused = off.get(reason)
         lines.append(f"{-count:8,}  {REASONS[reason]}" + (f" (not looked at; {unused} does)" if unused else ""))
     lines.append(f"{len(prepared.rows):8,}  kept")

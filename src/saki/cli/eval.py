@@ -1,4 +1,4 @@
-"""``saki eval``: a model alone on benchmarks; ``saki eval regrade``: its stored samples, graded again."""
+"""``saki eval``: a model alone on benchmarks; ``regrade``: its stored samples again; ``tables``: many side by side."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 from saki.cli.console import pick_device, pick_dtype, print_json, progress_bar, run_facts
 from saki.cli.engines import model_engine
 from saki.cli.eval_folder import RESULT, SAMPLES, claim, evaluation_folder, write_records
+from saki.cli.eval_tables import run as run_tables
 from saki.cli.regrade import run as run_regrade
 from saki.config import CommandParser, UsageError, write_resolved
 from saki.config.benchmarks import Choice, benchmark_choices, benchmark_records
@@ -33,7 +34,8 @@ from saki.models import load_causal_lm, load_tokenizer, resolve_pair, tokenizer_
 
 SUMMARY = (
     "Sample a model alone on benchmarks: Mean@k and Pass@k with intervals over problems. Killed, it goes on with the "
-    "same command and --out. saki eval regrade FOLDER grades stored samples again."
+    "same command and --out. saki eval regrade FOLDER grades stored samples again; saki eval tables FOLDER ... puts "
+    "evaluations side by side."
 )
 EXAMPLE = "saki eval --model lab/teacher --benchmarks lab --num_problems 100 --out runs/eval"
 
@@ -50,6 +52,8 @@ def run(argv: Sequence[str]) -> int:
     """Run the command."""
     if argv and argv[0] == "regrade":
         return run_regrade(argv[1:])
+    if argv and argv[0] == "tables":
+        return run_tables(argv[1:])
     common, args = parser().parse(argv)
     choices, records = benchmark_choices(args.benchmarks), benchmark_records(args.benchmarks)
     all_lab = not any(isinstance(choice, BenchmarkSpec) for choice in choices)

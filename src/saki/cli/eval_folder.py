@@ -108,6 +108,15 @@ def read_records(folder: Path) -> tuple[dict[str, Any], dict[str, BenchmarkSpec]
     return records, recorded_specs(records, path)
 
 
+def read_inputs(folder: Path) -> dict[str, Any]:
+    """What fixed the samples of a finished evaluation.
+
+    Raises:
+        UsageError: If the note cannot be read.
+    """
+    return _read_json(folder / INPUTS, "evaluate again")
+
+
 def _read_json(path: Path, remedy: str) -> dict[str, Any]:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))

@@ -52,7 +52,13 @@ def run(argv: Sequence[str]) -> int:
         both = sum(item.num_bytes for item in plan.memory[0].items) / 1e9
         text += f"\nreplicas of a pool do not share the trainer's memory: on the same devices up to {both:.1f} GB each"
     options_of_method = json_object("method_options", training.get("method_options"))
-    if "method" in training and get_method(training["method"], options_of_method).behavior == "student":
+    behavior = get_method(training["method"], options_of_method).behavior if "method" in training else None
+    if behavior == "skd":
+        text += (
+            f"\n{training['method']} knows no radius: it replaces whatever is not among the teacher's top tokens, at "
+            "every step, so its correction rate and with it the time of a step are not those above"
+        )
+    if behavior == "student":
         time = plan.time
         seconds = time.student_only_s + time.update_s + time.sync_s
         text += f"\n{training['method']} rolls out the student alone: {seconds:.1f} s a step, and the teacher's scoring"

@@ -93,6 +93,7 @@ def _build(common: CommonArguments, args: ProbeBuildArguments) -> dict[str, Any]
     if common.out is None:
         raise UsageError("saki probe build needs --out DIR to write the probe to")
     folder = fresh_folder(common.out, "saki probe build")
+    assert args.max_completion_length is not None  # since __post_init__
     settings = ProbeSettings(
         num_pairs=args.num_pairs,
         top_k=args.top_k,

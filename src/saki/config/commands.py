@@ -243,6 +243,16 @@ class RegradeArguments:
 
 
 @dataclass
+class EvalTablesArguments:
+    """``saki eval tables FOLDER ...``."""
+
+    out: str = option("runs/tables", "Folder to write to (-o).")
+    reference: str | None = option(None, "Label that the others are compared with: by default trb, else the first.")
+    json: bool = option(False, "End with one line of JSON.")
+    traceback: bool = option(False, "Show the traceback of a user error as well.")
+
+
+@dataclass
 class VerifyArguments(PairArguments):
     """``saki verify``."""
 
@@ -310,9 +320,9 @@ class StudyArguments:
 class BenchPairArguments:
     """Options of ``saki bench rollout`` and ``saki bench train``: the models."""
 
-    preset: str = option("tiny", "Models: tiny and qwen3-shapes are random, smollm2 takes two folders.")
-    model: str | None = option(None, "Student folder of preset smollm2.")
-    teacher_model: str | None = option(None, "Teacher folder of preset smollm2.")
+    preset: str = option("tiny", "Models: tiny and qwen3-shapes are random, folders takes two of yours.")
+    model: str | None = option(None, "Student of preset folders: a folder or hub name.")
+    teacher_model: str | None = option(None, "Teacher of preset folders: a folder or hub name.")
     dtype: str = option("float32", "Dtype of both models: float32, float64, bfloat16.")
     device: str = option("auto", "cpu, cuda, or auto.")
     threads: int = option(1, "Threads of this process.")

@@ -8,6 +8,9 @@ from saki.config.commands import PairArguments, check_counts, check_device, chec
 from saki.config.sources import LAB_PROMPTS, check_model_name, check_prompts_name
 from saki.types import check_number
 
+LAB_TOKENS, PAPER_TOKENS = 64, 7168
+"""Most tokens per completion unless something is said: of the lab's prompts, and of others."""
+
 
 @dataclass
 class ProbeBuildArguments(PairArguments):
@@ -24,7 +27,9 @@ class ProbeBuildArguments(PairArguments):
     block_size: int = option(8, "Proposals per verification wave (K).")
     num_generations: int = option(8, "Completions per prompt.")
     max_prompt_length: int = option(1024, "Longer prompts are skipped and counted (tokens).")
-    max_completion_length: int = option(64, "Most tokens per completion.")
+    max_completion_length: int | None = option(
+        None, "Most tokens per completion; by default 64 for the lab's prompts, else the paper's 7168."
+    )
     batch_rows: int = option(64, "Completions that roll out together.")
     dtype: str = option("float32", "Dtype of the student: float32, float64, bfloat16.")
     device: str = option("auto", "cpu, cuda, or auto.")
@@ -34,6 +39,8 @@ class ProbeBuildArguments(PairArguments):
         """Refuse what can be refused without loading anything."""
         super().__post_init__()
         check_prompts_name("dataset", self.dataset)
+        if self.max_completion_length is None:
+            self.max_completion_length = LAB_TOKENS if self.dataset == LAB_PROMPTS else PAPER_TOKENS
         check_counts(self, limit=1, num_pairs=1, top_k=1, teacher_top=0, block_size=1, num_generations=1)
         check_counts(self, max_prompt_length=1, max_completion_length=1, batch_rows=1, seed=0)
         check_number("trust_region_radius", self.trust_region_radius, positive=True)

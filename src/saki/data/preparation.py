@@ -52,6 +52,7 @@ class PreparedPrompts:
         num_conflicting: Distinct prompts whose copies have different answers.
         dropped: Counts by the keys of :data:`REASONS`.
         num_stripped: Kept rows from whose prompt ``strip_suffix`` was removed.
+        has_answers: Whether the source has answers; without, the rows have none.
     """
 
     rows: list[dict[str, Any]]
@@ -60,6 +61,7 @@ class PreparedPrompts:
     num_conflicting: int
     dropped: dict[str, int]
     num_stripped: int
+    has_answers: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """The counts."""
@@ -88,7 +90,8 @@ def prepare_prompts(
 
     Args:
         dataset: Rows with ``prompt`` (text, or messages) and ``answer``, as :func:`saki.data.load_prompt_dataset`
-            gives them. A row's ``index``, or ``extra_info.index``, is kept as its index.
+            gives them; without answers if the first row has none, since distillation needs none. A row's ``index``, or
+            ``extra_info.index``, is kept as its index.
         suffix: Text appended as it stands to a plain prompt, or to the last user message.
         strip_suffix: Text removed first from the end of prompts that end in it, such as the ``\boxed{{}}`` sentence
             of the DAPO file when ``suffix`` is to replace it.
@@ -99,8 +102,8 @@ def prepare_prompts(
         seed: Seed of a shuffle; None keeps the source's order.
 
     Raises:
-        PromptError: If a row has no prompt or answer field, if a prompt is neither text nor messages, if some are
-            text and others messages, if no prompt ends in ``strip_suffix``, or if nothing is left.
+        PromptError: If a row has no prompt, or no answer where the first has one, if a prompt is neither text nor
+            messages, if some are text and others messages, if no prompt ends in ``strip_suffix``, or if nothing is left.
         ValueError: If ``language`` is unknown, or a length limit comes without a tokenizer.
     """
     if language not in LANGUAGES:
@@ -112,15 +115,18 @@ def prepare_prompts(
     rows: list[dict[str, Any]] = []
     stripped: list[bool] = []
     num_rows = 0
+    has_answers = True
     for number, record in enumerate(_records(dataset)):
+        if number == 0:
+            has_answers = "answer" in record
         num_rows += 1
         text = _text(record["prompt"], number)
-        answer = "" if record["answer"] is None else str(record["answer"]).strip()
+        answer = "" if not has_answers or record["answer"] is None else str(record["answer"]).strip()
         seen = text in answers
         answers[text].add(answer)
         if not text.strip():
             dropped["empty"] += 1
-        elif not answer:
+        elif has_answers and not answer:
             dropped["no_answer"] += 1
         elif language == "no_cjk" and _CJK.search(text):
             dropped["language"] += 1
@@ -129,7 +135,8 @@ def prepare_prompts(
         else:
             prompt, found = _with_suffix(record["prompt"], strip_suffix, suffix, number)
             stripped.append(found)
-            rows.append({"prompt": prompt, "answer": answer, "index": _index(record, number)})
+            kept_answer = {"answer": answer} if has_answers else {}
+            rows.append({"prompt": prompt, **kept_answer, "index": _index(record, number)})
     if strip_suffix and rows and not any(stripped):
         end = _text(rows[0]["prompt"], 0)[-60:]
         raise PromptError(
@@ -148,7 +155,7 @@ def prepare_prompts(
     if seed is not None:
         random.Random(f"saki.data order {seed}").shuffle(rows)
     conflicting = sum(len(found) > 1 for found in answers.values())
-    return PreparedPrompts(rows, num_rows, len(answers), conflicting, dropped, sum(stripped))
+    return PreparedPrompts(rows, num_rows, len(answers), conflicting, dropped, sum(stripped), has_answers)
 
 
 def write_prompts(path: Path, prepared: PreparedPrompts, settings: Mapping[str, Any]) -> None:
@@ -170,10 +177,13 @@ def write_prompts(path: Path, prepared: PreparedPrompts, settings: Mapping[str, 
 
 
 def _records(dataset: Any) -> Iterator[Mapping[str, Any]]:
+    needed = ["prompt"]
     for number, record in enumerate(dataset):
         if not isinstance(record, Mapping):
-            raise PromptError(f"row {number} is a {type(record).__name__}, expected a dict with 'prompt' and 'answer'")
-        for field in ("prompt", "answer"):
+            raise PromptError(f"row {number} is a {type(record).__name__}, expected a dict with 'prompt'")
+        if number == 0 and "answer" in record:
+            needed.append("answer")
+        for field in needed:
             if field not in record:
                 raise PromptError(
                     f"row {number} has no {field!r}, only {sorted(map(str, record))}; name the column that holds it "

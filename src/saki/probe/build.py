@@ -36,7 +36,7 @@ class ProbeSettings:
         top_k: Size of the teacher's top set (C16: 16).
         trust_region_radius: Radius of the rollout, nats.
         num_generations: Completions per prompt.
-        max_completion_length: Most tokens per completion.
+        max_completion_length: Most tokens per completion; 64 is the lab's, the paper rolls out up to 7,168.
         block_size: Proposals per verification wave; it changes no token.
         batch_rows: Completions that roll out together.
         teacher_top: Keep this many of the teacher's top tokens and the mass of the rest; 0 decides by size.

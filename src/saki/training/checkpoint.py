@@ -26,7 +26,9 @@ SUPERSEDED = "superseded-"
 _NAME = re.compile(r"^checkpoint-(\d+)$")
 
 
-LATER_FACTS = frozenset({"teacher_weights", "base_weights", "adapter", *OPTIMIZER_FIELDS})
+LATER_FACTS = frozenset(
+    {"teacher_weights", "base_weights", "adapter", "vllm_importance_sampling_correction", *OPTIMIZER_FIELDS}
+)
 """Facts that checkpoints of earlier versions lack; where one is missing it is not compared."""
 
 _OF_WHAT = {

@@ -148,7 +148,7 @@ class StepRollouts:
         if self._ranks.size > 1:
             self._sums.maximum("time/slowest_rollout_s", seconds)
         # Seconds are divided, not tokens: ranks generate at the same time.
-        self._sums.add("time/tokens_per_s", batch.num_valid_tokens, seconds / self._ranks.size)
+        self._sums.add("time/tokens_per_s", batch.num_valid_tokens, (seconds - score_seconds) / self._ranks.size)
         for name in ("teacher_q_forwards", "waves", "empty_residuals"):
             self._sums.total(f"rollout/{name}", getattr(after, name) - getattr(before, name))
         batch = batch.select(_rows_of(items, samples))

@@ -3,6 +3,35 @@ r"""Gold answers and boxed answers that graders are known to get wrong, one way 
 from __future__ import annotations
 
 EQUAL = (
+    # letters behind an answer are variables, units are words
+    ("$6m$", r"m\cdot 6"),
+    ("$6m$", "5m+m"),
+    (r"\frac{1}{m} t", r"\frac{t}{m}"),
+    (r"\frac{1}{\sqrt{2}}c", r"\frac{c}{\sqrt2}"),
+    ("3+2t", "2t+3"),
+    (r"\frac{a b}{2}", r"\frac12 ab"),
+    (r"\frac{3 m}{2}-1", r"-1+\frac32 m"),
+    (r"\frac{37}{4} m", r"\frac{37}{4}"),
+    (r"\frac{37}{4} m", r"9.25\text{ m}"),
+    (r"12\pi", r"12\pi cm^2"),
+    # i is the imaginary unit wherever it stands
+    (r"-2+2 \sqrt{3} i", r"-2+2i\sqrt{3}"),
+    (r"2\pi i", r"2i\pi"),
+    ("6 - 5i", r"6 - 5\mathrm{i}"),
+    ("2-3i", r"\frac{13}{2+3i}"),
+    # dress
+    (r"\begin{pmatrix}-2\\-14\\-7\end{pmatrix}", r"\begin{pmatrix}-2 \\[4pt] -14 \\[4pt] -7\end{pmatrix}"),
+    (r"\$18.90", r"\text{\$18.90}"),
+    (r"\$36", r"\text{36 dollars}"),
+    ("3", r"\text{3 apples}"),
+    ("42", r"\textcolor{red}{42}"),
+    ("42", r"\underline{42}"),
+    (r"\frac{1}{2}", r"\mathbf{\frac12}"),
+    ("25", "5²"),
+    (r"\sqrt{5}", "√5"),
+    (r"\frac12", "½"),
+    ("4210_{5}", r"4210_{\text{five}}"),
+    ("4210_{5}", "(4210)_5"),
     # letters that may be words or symbols
     ("n-k", "-k+n"),
     ("b-a", "-a+b"),
@@ -147,6 +176,14 @@ EQUAL = (
 """(gold, answer) that mean the same."""
 
 UNEQUAL = (
+    ("$6m$", "6"),
+    (r"\frac{1}{m} t", r"\frac{1}{m}"),
+    (r"\frac{1}{\sqrt{2}}c", r"\frac{1}{\sqrt2}"),
+    ("8-5h", "3"),
+    ("4", "4t"),
+    ("12", "1 2"),
+    ("2-3i", "2+3i"),
+    ("4210_{5}", r"4210_{\text{six}}"),
     # letters that may be words or symbols
     ("xy", "xz"),
     ("n-k", "k-n"),

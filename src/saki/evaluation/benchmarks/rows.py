@@ -62,8 +62,9 @@ def file_rows(path: Path) -> list[dict[str, Any]]:
         )
     except (OSError, ValueError, pa.ArrowException) as error:
         reason = str(error).split("\n")[0]
+        other = f", and {path.suffix} is neither" if path.suffix not in ENDINGS else ""
         raise BenchmarkDataError(
-            f"cannot read {path} ({reason}); expected a parquet file, or one JSON object a line"
+            f"cannot read {path} ({reason}); expected a parquet file, or one JSON object a line{other}"
         ) from error
     if not all(isinstance(row, dict) for row in rows):
         raise BenchmarkDataError(f"{path} holds something besides JSON objects; expected one object a line")

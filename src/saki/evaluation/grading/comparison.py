@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from saki.evaluation.grading.boxes import boxes
 from saki.evaluation.grading.exact_numbers import exact_number, same_number
 from saki.evaluation.grading.rewriting import has_bare_comma, has_e_notation, is_difference, plain_words, rewrite
 from saki.evaluation.grading.structure import Group, Leaf, Structure, num_answers, parse_structure, split_top_level
+from saki.evaluation.grading.units import strip_unit, without_unit_letter
 
 Verdict = Literal["correct", "incorrect", "timeout", "unparsed"]
 """``unparsed``: there was no box, or nobody could read what was in it. ``timeout``: the deadline passed.
@@ -29,7 +31,8 @@ _NAME = re.compile(
     r"\\?[a-zA-Z]+(?:\s*_\s*(?:\{[^{}]*\}|\w))?(?:\^\{\\prime\}|')*(?:\s*\(\s*[a-zA-Z](?:\s*,\s*[a-zA-Z])*\s*\))?"
     r"|\\angle\s*[A-Z_{}\d\s]+"
 )
-_IN_BASE = re.compile(r"(\d+)\s*_\s*\{?\s*(\d+)\s*\}?")
+_IN_BASE = re.compile(r"\(?\s*(\d+)\s*\)?\s*_\s*\{?\s*(?:\\text\s*\{\s*)?(\d+|[a-z]+)\s*\}?\s*\}?")
+_BASES = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
 
 class UnparsedError(ValueError):
@@ -97,6 +100,8 @@ def compare_answers(answer: str, gold: str, *, e_notation: bool = True, text_equ
 def _gold_readings(gold: str, e_notation: bool) -> list[str]:
     """What the gold answer may mean: ``100,200`` is a number or a list, ``58,500`` is a number, ``58, 500`` a list."""
     readings = [rewrite(gold, e_notation=e_notation)]
+    if (number := without_unit_letter(readings[0])) is not None:
+        readings.append(number)
     if has_bare_comma(gold, in_threes=True):
         readings.append(rewrite(gold, e_notation=e_notation, thousands=False))
     return readings
@@ -113,7 +118,7 @@ def _answer_readings(answer: str, e_notation: bool) -> list[str]:
 
 
 def _bare(text: str) -> str:
-    return re.sub(r"\s+", "", text)
+    return re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text)  # 1 2 is not 12
 
 
 def _words(text: str) -> str | None:
@@ -222,8 +227,8 @@ def _sides(gold: str, answer: str) -> Iterator[tuple[str, str]]:
 
 def _same_expression(gold: str, answer: str) -> bool:
     gold_base, answer_base = _IN_BASE.fullmatch(gold), _IN_BASE.fullmatch(answer)
-    if gold_base and answer_base:
-        return gold_base.groups() == answer_base.groups()  # math-verify overlooks the base
+    if gold_base and answer_base:  # math-verify overlooks the base
+        return gold_base[1] == answer_base[1] and _base(gold_base[2]) == _base(answer_base[2])
     if gold_base or answer_base:
         return (gold_base or [gold, gold])[1] == (answer_base or [answer, answer])[1]
     wanted, given = exact_number(gold), exact_number(answer)
@@ -242,6 +247,10 @@ def _same_expression(gold: str, answer: str) -> bool:
     )
 
 
+def _base(word: str) -> str:
+    return str(_BASES.index(word) + 2) if word in _BASES else word
+
+
 @lru_cache(maxsize=256)
 def _parsed(text: str) -> list[Any]:
     """An expression as math-verify reads it.
@@ -251,13 +260,24 @@ def _parsed(text: str) -> list[Any]:
     """
     from math_verify import LatexExtractionConfig, parse
 
+    config = LatexExtractionConfig()
     found = parse(
-        f"${text}$",
-        extraction_config=[LatexExtractionConfig()],
+        f"${strip_unit(text)}$",
+        extraction_config=[replace(config, normalization_config=replace(config.normalization_config, units=False))],
         fallback_mode="no_fallback",
         parsing_timeout=None,
         raise_on_error=False,
     )
     if not found:
         raise UnparsedError(f"cannot read {text!r}")
-    return list(found)
+    return [_with_imaginary_unit(each) for each in found]
+
+
+def _with_imaginary_unit(expression: Any) -> Any:
+    """The parser makes of i one symbol or another, by what stands around it; all of them are the imaginary unit."""
+    from sympy import Basic, I
+    from sympy.core.relational import Relational
+
+    if not isinstance(expression, Basic) or expression.has(Relational):
+        return expression
+    return expression.xreplace({symbol: I for symbol in expression.free_symbols if str(symbol) == "i"})

@@ -18,6 +18,12 @@ _UNICODE = {
     "∪": r"\cup ",
     "±": r"\pm ",
     "∈": r"\in ",
+    "√": r"\sqrt ",
+    "²": "^{2}",
+    "³": "^{3}",
+    "½": r"\frac{1}{2}",
+    "¼": r"\frac{1}{4}",
+    "¾": r"\frac{3}{4}",
     "\u00a0": " ",
     "\u202f": " ",
     "\u2009": " ",
@@ -34,6 +40,10 @@ _REPEATING = re.compile(
 _IMAGINARY = re.compile(r"\\sqrt\s*(?:\{\s*-\s*1\s*\}|\(\s*-\s*1\s*\))")
 _E_NOTATION = re.compile(r"(?<![\w.\\])(\d+\.?\d*|\.\d+)[eE]([+-]?\d+)(?![\w.^])")
 _TEXT = r"\\(?:text|mbox|mathrm|textrm|textbf|textit|mathbf|textsf|mathsf|operatorname)"
+_ROW_GAP = re.compile(r"\\\\\s*\[\s*-?[\d.]+\s*(?:pt|em|ex|mm|cm|in|px)\s*\]")
+_NUMBER_IN_TEXT = re.compile(_TEXT + r"\s*\{\s*([+-]?(?:\d[\d,]*\.?\d*|\.\d+))\s*([a-zA-Z ]*)\}")
+_UPRIGHT_I = re.compile(r"\\(?:mathrm|text|operatorname|textrm)\s*\{\s*i\s*\}")
+_DRESS = re.compile(r"\\(?:textcolor|color)\s*\{\s*\w+\s*\}\s*(?=\{)|\\(?:underline|mathbf|boldsymbol|bm)\s*(?=\{)")
 _CONNECTIVES = re.compile(_TEXT + r"\s*\{\s*,?\s*(?:and|or)\s*,?\s*\}|(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z])")
 _FUNCTION = re.compile(
     r"(?<![a-zA-Z\\])(?:np\.)?(arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|ln|log|exp)(?=\s*\()"
@@ -63,6 +73,9 @@ def rewrite(text: str, *, e_notation: bool = True, thousands: bool = True) -> st
     text = _SIZES.sub("", text)
     text = _DOLLARS_BETWEEN.sub(r"\1 ", text)
     text = text.replace(r"\$", "").replace("$", "")
+    text = _undressed(_ROW_GAP.sub(r"\\\\", text))
+    text = _NUMBER_IN_TEXT.sub(_number_before_text, text)
+    text = _UPRIGHT_I.sub(" i ", text)
     text = re.sub(r"\\[()\[\]]", "", text) if re.match(r"\s*\\[(\[]", text) else text
     text = _THOUSANDS.sub("", text)
     text = _SPACES.sub(" ", text)
@@ -134,6 +147,29 @@ def plain_words(text: str) -> str | None:
 def is_difference(text: str) -> bool:
     """Whether an answer of letters is a difference of variables, as ``n-k``, and no word with a hyphen."""
     return re.fullmatch(r"\s*[a-zA-Z](?:\s*-\s*[a-zA-Z])+\s*", text) is not None
+
+
+def _undressed(text: str) -> str:
+    """Without colours, lines under and bold type around mathematics; bold words are left, which are no mathematics."""
+    begin = 0
+    while match := _DRESS.search(text, begin):
+        depth, end = 0, match.end()
+        for end in range(match.end(), len(text)):
+            depth += {"{": 1, "}": -1}.get(text[end], 0)
+            if depth == 0:
+                break
+        inner = text[match.end() + 1 : end]
+        if depth != 0 or ("mathbf" in match[0] and inner.strip("() ").isalpha()):
+            begin = match.end()
+        else:
+            text = f"{text[: match.start()]} {inner} {text[end + 1 :]}"
+            begin = match.start()
+    return text
+
+
+def _number_before_text(match: re.Match[str]) -> str:
+    """A number out of its text, with the words behind it still in one."""
+    return f"{match[1]} \\text{{{match[2]}}}" if match[2].strip() else match[1]
 
 
 def _as_fraction(match: re.Match[str]) -> str:

@@ -40,6 +40,13 @@ class TeacherConfig(GRPOConfig):
     report_to: None | str | list[str] = field(  # noqa: RUF036  (the order that the library's parser reads)
         default="tensorboard", metadata={"help": "Trackers: tensorboard, wandb, trackio, none, ..."}
     )
+    vllm_importance_sampling_correction: bool = field(
+        default=False,
+        metadata={
+            "help": "With use_vllm, weigh each completion by its likelihood here over that in vLLM, and drop it above "
+            "a bound: another objective than the paper's."
+        },
+    )
     logging_nan_inf_filter: bool = field(default=False, metadata={"help": "Must stay off: a NaN loss must show."})
 
     def __post_init__(self) -> None:

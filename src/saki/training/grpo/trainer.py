@@ -41,6 +41,7 @@ SETTINGS = (
     "scale_rewards",
     "num_iterations",
     "epsilon",
+    "vllm_importance_sampling_correction",
 )
 """Settings that decide what the steps do: on the card, and compared on resume."""
 
