@@ -103,7 +103,8 @@ def prepare_prompts(
 
     Raises:
         PromptError: If a row has no prompt, or no answer where the first has one, if a prompt is neither text nor
-            messages, if some are text and others messages, if no prompt ends in ``strip_suffix``, or if nothing is left.
+            messages, if some are text and others messages, if no prompt ends in ``strip_suffix``, or if nothing is
+            left.
         ValueError: If ``language`` is unknown, or a length limit comes without a tokenizer.
     """
     if language not in LANGUAGES:
