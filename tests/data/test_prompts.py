@@ -114,6 +114,7 @@ def test_data_sets_and_lists_render_equally(make_tokenizer):
             "row 0 has a message whose content is a list",
         ),
         ([{"prompt": [{"content": "a"}]}], "row 0 has a message without a role"),
+        ([{"prompt": [{"from": "human", "value": "a"}]}], "without a role.*'from' and 'value': rename these"),
         ([{"prompt": ["a"]}], "the prompt of row 0 is a list with a str in it"),
         (["a"], "row 0 is a str"),
         ([{"prompt": [*USER, {"role": "assistant", "content": "b"}]}], "row 0 ends in an assistant message"),

@@ -190,7 +190,11 @@ def _messages(prompt: Any, row: int) -> list[dict[str, Any]]:
                 "messages with 'role' and 'content'"
             )
         if not isinstance(message.get("role"), str):
-            raise PromptError(f"row {row} has a message without a role, expected dicts with 'role' and 'content'")
+            layout = " (here 'from' and 'value': rename these, and human to user, gpt to assistant)"
+            raise PromptError(
+                f"row {row} has a message without a role, expected dicts with 'role' and 'content'"
+                + (layout if {"from", "value"} <= message.keys() else "")
+            )
         if not isinstance(message.get("content"), str):
             raise PromptError(
                 f"row {row} has a message whose content is a {type(message.get('content')).__name__}, expected text"
