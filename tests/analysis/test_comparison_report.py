@@ -55,7 +55,7 @@ def test_runs_without_configuration_or_metrics(run_dir, tmp_path):
     (other / "metrics.jsonl").write_text('{"step": 1, "loss": 0.5}\n')
     text = Outline(write_comparison_report([run_dir, other], tmp_path / "c.html").read_text()).visible
     assert "Not there: no run has a config.resolved.yaml." in text
-    assert "Not there: no run has an evaluation.json." in text
+    assert "Not there: no run has an evaluation.json, nor one of saki eval in RUN/evaluation." in text
     with pytest.raises(ValueError, match="no run folder at"):
         write_comparison_report([run_dir, tmp_path / "absent"], tmp_path / "d.html")
 
