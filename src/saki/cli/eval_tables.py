@@ -39,6 +39,7 @@ class Evaluated:
     Attributes:
         folder: Its folder.
         model: What it evaluated, as it was named.
+        benchmarks: Their names.
         run: Folder of the run that trained the model; None for a model alone.
         settings: The run's settings, by dotted name.
         label: Given on the command line; None to take the run's method.
@@ -46,6 +47,7 @@ class Evaluated:
 
     folder: Path
     model: str
+    benchmarks: list[str]
     run: Path | None
     settings: dict[str, str]
     label: str | None
@@ -102,9 +104,12 @@ def evaluated(path: Path) -> Evaluated:
             f"{path} holds no evaluation with samples, nor does {inside}; run saki eval --model {path}/model --out "
             f"{inside}"
         )
-    model, _ = finished_evaluation(folder)
-    run = next((each for each in (path, folder.parent) if "method" in (read_settings(each / CONFIG) or {})), None)
-    return Evaluated(folder, model, run, read_settings(run / CONFIG) or {} if run else {}, label or None)
+    model, benchmarks = finished_evaluation(folder)
+    for run in (path, folder.parent):
+        settings = read_settings(run / CONFIG) or {}
+        if "method" in settings:
+            return Evaluated(folder, model, benchmarks, run, settings, label or None)
+    return Evaluated(folder, model, benchmarks, None, {}, label or None)
 
 
 def check_alike(found: Sequence[Evaluated]) -> None:
@@ -139,7 +144,7 @@ def scores_of(each: Evaluated, found: Sequence[Evaluated]) -> list[SetScore]:
                 f"a label, as in {label}-2={each.folder}"
             )
     scores = []
-    for name in finished_evaluation(each.folder)[1]:
+    for name in each.benchmarks:
         samples = read_samples(each.folder / SAMPLES, name)
         result = samples.summarise(None)
         scores.append(
