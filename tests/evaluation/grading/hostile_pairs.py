@@ -19,6 +19,8 @@ EQUAL = (
     (r"2\pi i", r"2i\pi"),
     ("6 - 5i", r"6 - 5\mathrm{i}"),
     ("2-3i", r"\frac{13}{2+3i}"),
+    ("3e", r"3\mathrm{e}"),
+    ("e^2", r"\text{e}^2"),
     # dress
     (r"\begin{pmatrix}-2\\-14\\-7\end{pmatrix}", r"\begin{pmatrix}-2 \\[4pt] -14 \\[4pt] -7\end{pmatrix}"),
     (r"\$18.90", r"\text{\$18.90}"),
@@ -176,6 +178,8 @@ EQUAL = (
 """(gold, answer) that mean the same."""
 
 UNEQUAL = (
+    ("3", r"3\mathrm{e}"),
+    ("3", r"3\text{ if }"),
     ("$6m$", "6"),
     (r"\frac{1}{m} t", r"\frac{1}{m}"),
     (r"\frac{1}{\sqrt{2}}c", r"\frac{1}{\sqrt2}"),

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
+from saki.evaluation.grading.units import strip_unit
+
 SIGNIFICANT_DIGITS = 6
 """A decimal stands for a fraction that it rounds from if it has at least so many digits: 0.333333 for 1/3."""
 
@@ -24,12 +26,7 @@ _FORMS = tuple(
         rf"(?:(?P<whole>\d+)\s+)?(?P<inner>)(?P<top>{_DECIMAL})\s*/\s*(?P<bottom>{_DECIMAL})",
     )
 )
-_UNIT = re.compile(
-    r"\s*(?:\^\s*\{?\s*\\circ\s*\}?|\\degree"
-    r"|\\(?:text|mbox|mathrm|textrm)\s*\{[^{}\d]*\}\s*(?:\^\s*\{?\s*-?\d\s*\}?)?"
-    r"|(?<=[\d\s])(?:degrees?|units?|cm|km|mm|inches|feet|meters?|dollars|cents|hours?|minutes?|seconds?)"
-    r"(?:\s*\^\s*\{?\s*\d\s*\}?)?)\s*$"
-)
+_DEGREES = re.compile(r"\s*(?:\^\s*\{?\s*\\circ\s*\}?|\\degree)\s*$")
 _PERCENT = re.compile(r"\s*(?:\\?%|percent)\s*$")
 
 
@@ -61,7 +58,7 @@ def exact_number(text: str) -> ExactNumber | None:
     """
     stripped = _PERCENT.sub("", text.strip())
     percent = stripped != text.strip()
-    stripped = _UNIT.sub("", stripped).strip()
+    stripped = strip_unit(_DEGREES.sub("", stripped))
     for form in _FORMS:
         match = form.fullmatch(stripped)
         if match:

@@ -42,7 +42,7 @@ _E_NOTATION = re.compile(r"(?<![\w.\\])(\d+\.?\d*|\.\d+)[eE]([+-]?\d+)(?![\w.^])
 _TEXT = r"\\(?:text|mbox|mathrm|textrm|textbf|textit|mathbf|textsf|mathsf|operatorname)"
 _ROW_GAP = re.compile(r"\\\\\s*\[\s*-?[\d.]+\s*(?:pt|em|ex|mm|cm|in|px)\s*\]")
 _NUMBER_IN_TEXT = re.compile(_TEXT + r"\s*\{\s*([+-]?(?:\d[\d,]*\.?\d*|\.\d+))\s*([a-zA-Z ]*)\}")
-_UPRIGHT_I = re.compile(r"\\(?:mathrm|text|operatorname|textrm)\s*\{\s*i\s*\}")
+_UPRIGHT = re.compile(r"\\(?:mathrm|text|operatorname|textrm)\s*\{\s*([ie])\s*\}")
 _DRESS = re.compile(r"\\(?:textcolor|color)\s*\{\s*\w+\s*\}\s*(?=\{)|\\(?:underline|mathbf|boldsymbol|bm)\s*(?=\{)")
 _CONNECTIVES = re.compile(_TEXT + r"\s*\{\s*,?\s*(?:and|or)\s*,?\s*\}|(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z])")
 _FUNCTION = re.compile(
@@ -75,7 +75,7 @@ def rewrite(text: str, *, e_notation: bool = True, thousands: bool = True) -> st
     text = text.replace(r"\$", "").replace("$", "")
     text = _undressed(_ROW_GAP.sub(r"\\\\", text))
     text = _NUMBER_IN_TEXT.sub(_number_before_text, text)
-    text = _UPRIGHT_I.sub(" i ", text)
+    text = _UPRIGHT.sub(r" \1 ", text)
     text = re.sub(r"\\[()\[\]]", "", text) if re.match(r"\s*\\[(\[]", text) else text
     text = _THOUSANDS.sub("", text)
     text = _SPACES.sub(" ", text)

@@ -9,9 +9,7 @@ from __future__ import annotations
 import re
 
 _POWER = r"(?:\s*\^\s*\{?\s*-?\d\s*\}?)?"
-_IN_TEXT = re.compile(
-    r"\s*\\(?:text|mbox|mathrm|textrm)\s*\{(?!\s*[ie]\s*\}|\s*(?:if|for|where)\b)[^{}\d]*\}\s*" + _POWER + r"\s*$"
-)
+_IN_TEXT = re.compile(r"\s*\\(?:text|mbox|mathrm|textrm)\s*\{(?!\s*(?:if|for|where)\b)[^{}\d]*\}\s*" + _POWER + r"\s*$")
 _BARE = re.compile(
     r"(?<=[\d\s}])\s*(?:cm|km|mm|kg|mg|inches|feet|met(?:er|re)s?|miles?|units?|degrees?|dollars|cents|hours?|minutes?"
     r"|seconds?)" + _POWER + r"\s*$"
