@@ -15,8 +15,7 @@ from saki.files import write_text
 from saki.methods import get_method
 from saki.planning import DTYPE_BYTES, PRESETS, Device, Plan, PlanRequest, load_shape, make_plan
 from saki.training import SakiConfig
-from saki.training.config import json_object
-from saki.types import check_number
+from saki.types import check_number, json_object
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,7 @@ from saki.config.commands import CommonArguments, RolloutArguments
 from saki.functional import pinsker_bound, request_seed
 from saki.methods import get_method
 from saki.rollout import HFDecoder, ResidentEngine, write_rollouts
-from saki.training.config import json_object
-from saki.types import RolloutBatch, RolloutRequest
+from saki.types import RolloutBatch, RolloutRequest, json_object
 
 SUMMARY = "Roll out prompts under the behavior policy of a method, and store every token with its metadata."
 EXAMPLE = "saki rollout --method saki --trust_region_radius 0.02 --limit 16 --out runs/rollout"

@@ -16,7 +16,7 @@ from saki.config.sources import (
     check_prompts_name,
 )
 from saki.methods import get_method
-from saki.types import check_number
+from saki.types import check_number, json_object
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 """Dtypes that the engines run in."""
@@ -204,10 +204,7 @@ class EvalArguments:
     def __post_init__(self) -> None:
         """Refuse what can be refused without loading anything."""
         check_model_name("model", self.model)
-        if self.chat_template_kwargs is not None:
-            from saki.training.config import json_object  # seconds to import
-
-            self.chat_template_kwargs = json_object("chat_template_kwargs", self.chat_template_kwargs)
+        self.chat_template_kwargs = json_object("chat_template_kwargs", self.chat_template_kwargs)
         check_counts(self, num_problems=1, num_samples=1, batch_rows=1, seed=0)
         for name in ("limit", "k", "max_new_tokens", "chunk_rows", "grading_workers"):
             if getattr(self, name) is not None:

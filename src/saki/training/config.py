@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import logging
 import math
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from saki.training.launch import check_launch
 from saki.training.learning_rate import check_learning_rate_schedule
 from saki.training.pool_options import PoolOptions
 from saki.training.publishing import check_hub_strategy
-from saki.types import ExactOptions, check_number, unknown_option
+from saki.types import ExactOptions, check_number, json_object, unknown_option
 
 logger = logging.getLogger(__name__)
 
@@ -269,18 +268,6 @@ class SakiConfig(TrainingArguments, PoolOptions, ExactOptions):
     def run_dir(self) -> Path:
         """The run folder."""
         return Path(str(self.output_dir))
-
-
-def json_object(name: str, value: Any) -> dict[str, Any] | None:
-    """A mapping field; the command line gives it as a JSON object."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{name} is not valid JSON: {error}") from error
-    if not isinstance(value, dict | None):
-        raise ValueError(f"{name} must be a JSON object, got {value!r}")
-    return value
 
 
 def name_checkpointing(args: TrainingArguments) -> None:

@@ -1,8 +1,8 @@
 """Records that pass between floors."""
 
 from saki.types.batch import FINISH_REASONS, TOKEN_FIELDS, RolloutBatch, fill_value
+from saki.types.checks import check_number, json_object
 from saki.types.exact import EXACT_LAW, REFUSED_SAMPLING, ExactOptions, unknown_option
-from saki.types.numbers import check_number
 from saki.types.request import Prompt, RolloutRequest
 
 __all__ = [
@@ -16,5 +16,6 @@ __all__ = [
     "RolloutRequest",
     "check_number",
     "fill_value",
+    "json_object",
     "unknown_option",
 ]

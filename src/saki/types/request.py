@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from saki.types.checks import check_number
 from saki.types.exact import ExactOptions
-from saki.types.numbers import check_number
 
 BehaviorName = Literal["student", "bridge", "skd"]
 SolverName = Literal["newton", "bisection"]

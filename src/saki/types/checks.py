@@ -1,7 +1,8 @@
-"""One check for every number that a user gives."""
+"""Checks of single values that a user gives."""
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -39,3 +40,23 @@ def check_number(
         raise ValueError(f"{name} must be at least {least}, got {value}")
     if below is not None and value >= below:
         raise ValueError(f"{name} must be below {below:g}, got {value}")
+
+
+def json_object(name: str, value: Any) -> dict[str, Any] | None:
+    """A mapping, or None; the command line gives it as a JSON object.
+
+    Args:
+        name: What the user calls it.
+        value: What came: a mapping, its JSON, or None.
+
+    Raises:
+        ValueError: One sentence.
+    """
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{name} is not valid JSON: {error}") from error
+    if not isinstance(value, dict | None):
+        raise ValueError(f"{name} must be a JSON object, got {value!r}")
+    return value
